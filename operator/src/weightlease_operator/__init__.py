@@ -1,0 +1,1 @@
+"""The operator: observes the cluster, plans purely, applies the plan."""
