@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from weightlease.canonical import canonical_json
 from weightlease.errors import IdentityError
 from weightlease.identity import (

@@ -17,6 +17,7 @@ def canonical_json(value: Any) -> bytes:
     Raises:
         ValueError: a non-finite number, or nesting without end.
         TypeError: a value or a mapping key that JSON has no exact form for.
+
     """
     _require_string_keys(value)
     return json.dumps(

@@ -149,6 +149,7 @@ class WeightArtifactIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
         Raises:
             IdentityError: what is wrong and where.
+
         """
         if isinstance(value, dict):
             _require_every_field(value)

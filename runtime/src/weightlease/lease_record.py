@@ -79,6 +79,7 @@ def parse_lease_record(data: bytes) -> LeaseRecord:
 
     Raises:
         ManifestError: bytes that are not exactly one valid record.
+
     """
     try:
         record = msgspec.json.decode(data, type=LeaseRecord, strict=True)

@@ -113,6 +113,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Raises:
             ManifestError: `format_metadata.assets` is not a sorted list of safe, unique paths.
+
         """
         try:
             found = msgspec.convert(
@@ -181,6 +182,7 @@ def parse_manifest(data: bytes) -> Manifest:
 
     Raises:
         ManifestError: bytes that are not exactly one valid manifest.
+
     """
     try:
         manifest = _manifest_decoder.decode(data)
@@ -195,6 +197,7 @@ def parse_ready(data: bytes) -> ReadyMarker:
 
     Raises:
         ManifestError: bytes that are not exactly one valid marker.
+
     """
     try:
         ready = _ready_decoder.decode(data)
@@ -220,6 +223,7 @@ def validate_manifest(manifest: Manifest) -> None:
 
     Raises:
         ManifestError: the field, its value and what was expected.
+
     """
     if manifest.schema_version < 1:
         raise ManifestError(f"schema_version {manifest.schema_version} must be at least 1")
@@ -253,6 +257,7 @@ def require_payload_name(name: str) -> None:
 
     Raises:
         ManifestError: the name and why it is refused.
+
     """
     if not name or PurePosixPath(name).name != name or name in {".", ".."} or "\0" in name:
         raise ManifestError(f"payload file name {name!r} is not one plain basename")
@@ -263,6 +268,7 @@ def require_asset_path(path: str) -> None:
 
     Raises:
         ManifestError: the path and why it is refused.
+
     """
     parts = path.split("/")
     if not path or "\0" in path or "\\" in path or any(part in {"", ".", ".."} for part in parts):

@@ -1,7 +1,7 @@
 """Every name that two parts of weightlease must agree on, and the grammar of references.
 
-    reference = [namespace "/"] artifact [":" component] ["@" coordinates]
-    examples    minilm    team-a/minilm    wan:transformer    wan:transformer@tp1    big@pp0.tp1
+reference = [namespace "/"] artifact [":" component] ["@" coordinates]
+examples    minilm    team-a/minilm    wan:transformer    wan:transformer@tp1    big@pp0.tp1
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def parse_reference(text: str) -> ArtifactReference:
 
     Raises:
         ValueError: the text and the grammar it breaks.
+
     """
     match = _REFERENCE.fullmatch(text) if len(text) <= 512 else None
     if match is None:

@@ -295,6 +295,7 @@ def encode_frame(message: Request | Reply) -> bytes:
 
     Raises:
         ProtocolError: the message is larger than a frame may be.
+
     """
     body = msgspec.json.encode(message)
     if len(body) > MAX_FRAME_BYTES:
@@ -322,6 +323,7 @@ def frame_length(header: bytes) -> int:
 
     Raises:
         ProtocolError: an empty or oversized frame.
+
     """
     (length,) = HEADER.unpack(header)
     if not 2 <= length <= MAX_FRAME_BYTES:
@@ -334,6 +336,7 @@ def decode_request(body: bytes) -> tuple[Request, msgspec.Struct]:
 
     Raises:
         ProtocolError: not a request of this protocol.
+
     """
     try:
         request = _request_decoder.decode(body)
@@ -353,6 +356,7 @@ def decode_reply(body: bytes) -> Reply:
 
     Raises:
         ProtocolError: not a reply of this protocol.
+
     """
     try:
         reply = _reply_decoder.decode(body)
@@ -368,6 +372,7 @@ def decode_result(reply: Reply, kind: type[ResultT]) -> ResultT:
 
     Raises:
         ProtocolError: the result is not a `kind`.
+
     """
     try:
         return msgspec.json.decode(reply.result, type=kind, strict=True)

@@ -35,6 +35,7 @@ class FileWriter(Protocol):
 
         Raises:
             WeightLeaseError: more bytes than declared, or the store failed.
+
         """
 
 

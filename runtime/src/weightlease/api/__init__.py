@@ -1,0 +1,1 @@
+"""Pydantic models of the custom resources; the CRDs in `crds/` are generated from them."""

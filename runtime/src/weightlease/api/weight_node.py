@@ -1,0 +1,135 @@
+"""WeightNode: what one node should hold (by the operator) and what it holds (by its agent)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from weightlease.api.base import Model, Resource, Sha256, Timestamp
+from weightlease.names import StorageClass
+
+_NO_KEY = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$", max_length=64)]
+
+
+class WantedArtifact(Model):
+    """One shard that this node should hold.
+
+    `key` and `manifestSha256` are empty until the canary has fixed them; the agent then refuses to
+    publish anything else for this entry. `job` names the Job that may publish it, empty when none
+    may. Bytes of a key that no entry names are removed as soon as nobody leases them.
+    """
+
+    id: Annotated[
+        str, Field(description="namespace/name:component@coordinates, unique", max_length=512)
+    ]
+    namespace: str
+    name: str
+    component: str
+    coordinates: str = ""
+    generation: Annotated[int, Field(ge=0)]
+    storage_class: StorageClass
+    key: _NO_KEY = ""
+    manifest_sha256: _NO_KEY = ""
+    job: str = ""
+
+
+class WeightNodeSpec(Model):
+    """Written by the operator alone."""
+
+    artifacts: Annotated[
+        list[WantedArtifact],
+        Field(
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["id"],
+            }
+        ),
+    ] = Field(default_factory=list)
+
+
+class HeldState(StrEnum):
+    """How far one artifact is on this node."""
+
+    PUBLISHING = "Publishing"
+    READY = "Ready"
+    INVALID = "Invalid"
+
+
+class LeaseHolder(Model):
+    """Who leases an artifact: a pod, or a process of a bare host."""
+
+    holder: str
+    since: Timestamp
+
+
+class HeldArtifact(Model):
+    """One artifact of this node's inventory.
+
+    `wantedId` is the entry of the spec that this publication was made for; it ties the canary's key
+    to the artifact, and is empty for bytes that no entry asked for. `bytes` is the payload's size,
+    `bytesDone` how much of `bytes` has been written while publishing.
+    """
+
+    namespace: str
+    storage_class: StorageClass
+    key: Sha256
+    state: HeldState
+    bytes: Annotated[int, Field(ge=0)] = 0
+    bytes_done: Annotated[int, Field(ge=0)] = 0
+    manifest_sha256: _NO_KEY = ""
+    wanted_id: str = ""
+    reason: str = ""
+    verified_at: Timestamp | None = None
+    leases: Annotated[list[LeaseHolder], Field(max_length=100)] = Field(default_factory=list)
+    lease_count: Annotated[int, Field(ge=0)] = 0
+
+
+class RootStatus(Model):
+    """One storage class on this node; sizes in bytes."""
+
+    storage_class: StorageClass
+    path: str
+    filesystem: str
+    capacity_bytes: Annotated[int, Field(ge=0)]
+    free_bytes: Annotated[int, Field(ge=0)]
+
+
+class DomainStatus(Model):
+    """One domain; `domainUuid` tells two nodes' stores apart."""
+
+    namespace: str
+    storage_class: StorageClass
+    domain_uuid: str
+
+
+class WeightNodeStatus(Model):
+    """Written by this node's agent alone."""
+
+    observed_generation: Annotated[int, Field(ge=0)] = 0
+    agent_version: str = ""
+    reported_at: Timestamp | None = None
+    roots: list[RootStatus] = Field(default_factory=list)
+    domains: list[DomainStatus] = Field(default_factory=list)
+    inventory: list[HeldArtifact] = Field(default_factory=list)
+    ready: Annotated[str, Field(description="Artifacts ready / wanted.")] = "0/0"
+    leases: Annotated[int, Field(ge=0)] = 0
+
+
+class WeightNode(Resource):
+    """One node's share of the fleet's weights."""
+
+    kind: str = "WeightNode"
+    spec: WeightNodeSpec = Field(default_factory=WeightNodeSpec)
+    status: WeightNodeStatus = Field(default_factory=WeightNodeStatus)
+
+    @classmethod
+    def parse(cls, value: Any) -> WeightNode:
+        """Read the API server's object.
+
+        Raises:
+            pydantic.ValidationError: an object that an older or newer schema admitted.
+
+        """
+        return cls.model_validate(value)

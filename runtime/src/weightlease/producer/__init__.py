@@ -1,0 +1,1 @@
+"""Producers: from a source to the final layout, streamed into a store."""
