@@ -1,0 +1,40 @@
+"""The test run itself fails on skips and on folders without tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PASSES = "def test_it_passes():\n    assert True\n"
+SKIPS = "import pytest\n\n@pytest.mark.skip\ndef test_it_is_skipped():\n    assert True\n"
+SKIPS_WHOLE = "import pytest\n\npytest.importorskip('no_such_module')\n"
+
+
+def run_pytest(root: Path, folder: Path, tests: dict[str, str]) -> int:
+    (folder / "conftest.py").write_text((root / "tests" / "conftest.py").read_text())
+    for name, text in tests.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", "."]
+    arguments = sorted({name.partition("/")[0] for name in tests})
+    return subprocess.run(
+        [*command, "-c", "/dev/null", *arguments], cwd=folder, check=False, capture_output=True
+    ).returncode
+
+
+def test_folders_with_tests_pass(root: Path, tmp_path: Path) -> None:
+    assert run_pytest(root, tmp_path, {"a/test_x.py": PASSES, "b/test_y.py": PASSES}) == 0
+
+
+def test_a_folder_without_tests_fails_the_run(root: Path, tmp_path: Path) -> None:
+    assert run_pytest(root, tmp_path, {"a/test_x.py": PASSES, "b/helper.py": ""}) != 0
+
+
+def test_a_skipped_test_fails_the_run(root: Path, tmp_path: Path) -> None:
+    assert run_pytest(root, tmp_path, {"a/test_x.py": PASSES + SKIPS}) != 0
+
+
+def test_a_module_that_skips_itself_fails_the_run(root: Path, tmp_path: Path) -> None:
+    tests = {"a/test_x.py": PASSES, "b/test_y.py": SKIPS_WHOLE + PASSES}
+    assert run_pytest(root, tmp_path, tests) != 0
