@@ -86,7 +86,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WeightLeaseError(Exception):
-    """Base of every error this library raises on purpose; `failure` says what and whether to retry."""
+    """Base of every error raised on purpose; `failure` says what, and whether to retry."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
@@ -113,7 +113,9 @@ class _FixedFailureError(WeightLeaseError):
     code = FailureCode.MANIFEST_CORRUPT
 
     def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(Failure(self.stage, self.code, False, message, details))
+        super().__init__(
+            Failure(self.stage, self.code, retryable=False, message=message, details=details)
+        )
 
 
 class IdentityError(_FixedFailureError):
@@ -151,7 +153,7 @@ class LiveViewsError(_FixedFailureError):
     def __init__(self, names: tuple[str, ...]) -> None:
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         super().__init__(
-            f"{len(names)} views of the lease are still alive: {shown}; drop them before a strict close",
+            f"{len(names)} views of the lease live: {shown}; drop them before a strict close",
             names=list(names),
         )
         self.names = names

@@ -55,7 +55,7 @@ class StorageClass(StrEnum):
 
 
 class ArtifactReference(msgspec.Struct, frozen=True):
-    """A parsed reference; an empty namespace means the caller's own, empty component the only one."""
+    """A parsed reference; no namespace means the caller's own, no component the only one."""
 
     artifact: str
     namespace: str = ""
@@ -88,7 +88,8 @@ def parse_reference(text: str) -> ArtifactReference:
     match = _REFERENCE.fullmatch(text) if len(text) <= 512 else None
     if match is None:
         raise ValueError(
-            f"{text[:80]!r} is not a reference; expected [namespace/]artifact[:component][@coordinates]"
+            f"{text[:80]!r} is not a reference; "
+            "expected [namespace/]artifact[:component][@coordinates]"
         )
     return ArtifactReference(
         artifact=match["artifact"],
@@ -99,9 +100,10 @@ def parse_reference(text: str) -> ArtifactReference:
 
 
 def hashed_name(prefix: str, *parts: str, limit: int = 52) -> str:
-    """A deterministic object name of at most `limit` characters: a readable prefix and a digest of `parts`.
+    """A deterministic object name: a readable prefix and a digest of `parts`.
 
-    52 leaves room for the suffixes that controllers add to the names of their children.
+    At most `limit` characters; 52 leaves room for the suffixes that controllers add to the
+    names of their children.
     """
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
     return f"{prefix[: limit - 11].rstrip('-.')}-{digest}"

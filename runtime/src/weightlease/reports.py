@@ -89,7 +89,7 @@ class CleanupStatus(StrEnum):
 
 @dataclass(frozen=True)
 class CleanupResult:
-    """`holders` names the leases in the way, where a lease file tells; `failure` says what broke."""
+    """`holders` names the leases in the way where a lease file tells, `failure` what broke."""
 
     status: CleanupStatus
     freed_bytes: int = 0

@@ -24,7 +24,7 @@ not or cannot be done gets an error reply; a broken invariant of the agent ends 
     begin_publication   BeginParams                              BeginResult
     declare             DeclareParams, as often as needed        {}
     open_file           name, kind                               {}
-    write               nbytes, then the bytes                   no reply; an error ends the publication
+    write               nbytes, then the bytes                   no reply; an error ends it
     close_file          {}                                       CloseFileResult
     finalize            FinalizeParams                           FinalizeResult
     abort               {}                                       {}
@@ -105,7 +105,7 @@ class HelloParams(_Message, frozen=True):
 
 
 class HelloResult(_Message, frozen=True):
-    """`peer` is who the agent takes the caller for, `namespace` the one its references default to."""
+    """`peer` is whom the agent takes the caller for; references default to `namespace`."""
 
     version: int
     agent_version: str

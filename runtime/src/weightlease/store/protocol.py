@@ -47,7 +47,7 @@ class TensorFileWriter(Protocol):
 
 
 class ArtifactWriter(Protocol):
-    """Where a producer puts an artifact; nothing is visible to readers before the store publishes."""
+    """Where a producer puts an artifact; readers see nothing before the store publishes."""
 
     def payload(self, name: str, size: int, sha256: str = "") -> AbstractContextManager[FileWriter]:
         """A verbatim safetensors file of `size` bytes; its header is parsed and checked on the way.
