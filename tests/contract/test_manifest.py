@@ -69,6 +69,13 @@ def test_the_manifest_digest_does_not_depend_on_white_space() -> None:
     )
 
 
+def test_the_content_digest_keeps_its_value() -> None:
+    assert (
+        m.content_sha256(a_manifest().tensors)
+        == "5d0f14cacf4241295bfe30f7dd37ebb4287355cb321aa594a427966797bf61af"
+    )
+
+
 def test_the_content_digest_does_not_depend_on_how_tensors_are_split_over_files() -> None:
     tensor = a_manifest().tensors[0]
     moved = msgspec.structs.replace(tensor, file_name="b.safetensors", storage_key="other")

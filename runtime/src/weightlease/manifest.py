@@ -24,6 +24,7 @@ are the source's files without tensors.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from enum import StrEnum
@@ -146,21 +147,27 @@ class ReadyMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def content_sha256(tensors: tuple[TensorEntry, ...]) -> str:
-    """Digest of the tensors' semantic fields, independent of files and order of storage."""
-    semantic = [
-        {
-            "name": entry.name,
-            "kind": str(entry.kind),
-            "role": entry.role,
-            "shape": list(entry.shape),
-            "dtype": entry.dtype,
-            "stride": list(entry.stride),
-            "nbytes": entry.nbytes,
-            "sha256": entry.sha256,
-        }
-        for entry in tensors
-    ]
-    return sha256_hex(canonical_json(semantic))
+    """Digest of the tensors' semantic fields, independent of files and order of storage.
+
+    HWR hashes the canonical encodings of the sorted entries one after the other.
+    """
+    digest = hashlib.sha256()
+    for entry in tensors:
+        digest.update(
+            canonical_json(
+                {
+                    "name": entry.name,
+                    "kind": str(entry.kind),
+                    "role": entry.role,
+                    "shape": entry.shape,
+                    "dtype": entry.dtype,
+                    "stride": entry.stride,
+                    "nbytes": entry.nbytes,
+                    "sha256": entry.sha256,
+                }
+            )
+        )
+    return digest.hexdigest()
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
