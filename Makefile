@@ -1,18 +1,22 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 PYTHON ?= python3
 # the oldest supported Python: locks resolve for it
 LOCK_PYTHON := 3.11
 BIN := .venv/bin
 UV := .bootstrap/bin/uv
+DEVCLUSTER := PYTHONPATH=hack/devcluster/src $(BIN)/python -m devcluster
 # uv must use the Python it is given, never fetch one
 export UV_PYTHON_DOWNLOADS := never
+# compiling torch and pytest's plugins anew in every process would cost seconds each
+unexport PYTHONDONTWRITEBYTECODE
 
-# folders that do not exist yet drop out; one that exists without a test fails (tests/conftest.py)
+CODE := $(wildcard runtime/src operator/src node_agent/src hack/devcluster/src benchmarks examples tests)
+# a folder that does not exist drops out; one that exists without a test fails (tests/conftest.py)
 FAST_TESTS := $(wildcard tests/unit tests/contract tests/property)
 SLOW_TESTS := $(wildcard tests/faults tests/interop tests/integration tests/chart)
 E2E_TESTS := $(wildcard tests/e2e)
@@ -27,6 +31,7 @@ help:  ## list the targets
 venv: .venv/.installed  ## create .venv with every tool and the three packages, editable
 
 $(UV): requirements/bootstrap.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv --clear .bootstrap
 	.bootstrap/bin/python -m pip install --quiet --require-hashes -r requirements/bootstrap.txt
 	touch $@
@@ -40,15 +45,83 @@ PACKAGES := runtime operator node_agent
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(PACKAGES:%=-e ./%)
 	touch $@
 
-LOCK := $(UV) pip compile --quiet --generate-hashes --no-header --python-version $(LOCK_PYTHON) \
+.PHONY: packages
+packages: venv  ## install the system packages that cluster and fault tests need (root)
+	$(DEVCLUSTER) packages
+
+LOCK = $(UV) pip compile $(LOCK_FLAGS) --quiet --generate-hashes --no-header --python-version $(LOCK_PYTHON) \
     --no-emit-package weightlease --no-emit-package weightlease-operator \
     --no-emit-package weightlease-node-agent
 .PHONY: lock
 lock: $(UV)  ## regenerate requirements/*.txt; LOCK_FLAGS=--upgrade takes newer versions
-	$(LOCK) $(LOCK_FLAGS) --no-deps -o requirements/bootstrap.txt requirements/bootstrap.in
-	$(LOCK) $(LOCK_FLAGS) --group dev -o requirements/dev.txt requirements/dev.in
-	$(LOCK) $(LOCK_FLAGS) -c requirements/dev.txt -o requirements/operator.txt requirements/operator.in
-	$(LOCK) $(LOCK_FLAGS) -c requirements/dev.txt -o requirements/node-agent.txt requirements/node-agent.in
-	$(LOCK) $(LOCK_FLAGS) -c requirements/dev.txt -o requirements/producer.txt requirements/producer.in
-	$(LOCK) $(LOCK_FLAGS) --no-deps -o requirements/interop.txt requirements/interop.in
-	$(LOCK) $(LOCK_FLAGS) --no-deps -o requirements/checkpoints.txt requirements/checkpoints.in
+	$(LOCK) --no-deps -o requirements/bootstrap.txt requirements/bootstrap.in
+	$(LOCK) --group dev -o requirements/dev.txt requirements/dev.in
+	$(LOCK) -c requirements/dev.txt -o requirements/build.txt requirements/build.in
+	$(LOCK) -c requirements/dev.txt -o requirements/operator.txt requirements/operator.in
+	$(LOCK) -c requirements/dev.txt -o requirements/node-agent.txt requirements/node-agent.in
+	$(LOCK) -c requirements/dev.txt -o requirements/producer.txt requirements/producer.in
+	$(LOCK) --no-deps -o requirements/interop.txt requirements/interop.in
+	$(LOCK) --no-deps -o requirements/checkpoints.txt requirements/checkpoints.in
+
+# ---- checks ----
+
+.PHONY: format
+format: venv  ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+
+.PHONY: lint
+lint: venv  ## check style, format and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+.PHONY: type
+type: venv  ## check types, strictly
+	$(BIN)/mypy $(CODE)
+
+.PHONY: test-fast
+test-fast: venv  ## unit, contract and property tests; under 90 s
+	$(BIN)/pytest $(FAST_TESTS)
+
+.PHONY: test-slow
+test-slow: venv packages  ## crash, interoperability, integration and chart tests
+	$(BIN)/pytest --timeout 300 $(SLOW_TESTS)
+
+.PHONY: test-e2e
+test-e2e: venv packages  ## end-to-end tests on a real cluster, which they start
+	$(BIN)/pytest --timeout 900 -p no:randomly $(E2E_TESTS)
+
+# The cluster's programs build while the fast checks run; either one's failure fails the target.
+BUILD_LOG := build/devcluster.log
+.PHONY: test
+test: venv packages  ## everything, set-up included
+	mkdir -p $(dir $(BUILD_LOG))
+	$(DEVCLUSTER) build >$(BUILD_LOG) 2>&1 & building=$$!; \
+	trap 'kill $$building 2>/dev/null || true' EXIT; \
+	$(MAKE) lint type test-fast; \
+	wait $$building || { tail -n 50 $(BUILD_LOG); exit 1; }; \
+	$(MAKE) test-slow test-e2e
+
+# ---- generated files ----
+
+.PHONY: generate
+generate: venv  ## write the custom resource definitions from weightlease.api
+	$(BIN)/python -m weightlease.api.generate crds
+
+# ---- a real cluster ----
+
+.PHONY: demo
+demo: venv packages  ## start a cluster, warm a real checkpoint, serve it and show what is shared
+	$(DEVCLUSTER) demo
+
+# ---- cleaning ----
+
+.PHONY: clean-cluster
+clean-cluster: venv  ## stop the cluster and everything a crashed one left behind
+	$(DEVCLUSTER) down
+
+.PHONY: clean
+clean:  ## remove environments, caches and build outputs from the tree
+	rm -rf .venv .bootstrap .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +

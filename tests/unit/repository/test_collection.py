@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,11 @@ def run_pytest(root: Path, folder: Path, tests: dict[str, str]) -> int:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", "."]
     arguments = sorted({name.partition("/")[0] for name in tests})
     return subprocess.run(
-        [*command, "-c", "/dev/null", *arguments], cwd=folder, check=False, capture_output=True
+        [*command, "-c", "/dev/null", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        check=False,
+        capture_output=True,
     ).returncode
 
 

@@ -26,7 +26,7 @@ sys.meta_path.insert(0, Refuse())
 import weightlease
 
 imported = 0
-for module in pkgutil.walk_packages(weightlease.__path__, "weightlease.", onerror=lambda name: None):
+for module in pkgutil.walk_packages(weightlease.__path__, "weightlease.", onerror=str):
     exempt = any(module.name == name or module.name.startswith(f"{name}.") for name in EXEMPT)
     if not exempt and not module.name.endswith("__main__"):
         importlib.import_module(module.name)

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 LOCKS = (
     "bootstrap",
+    "build",
     "checkpoints",
     "dev",
     "interop",
@@ -92,7 +93,7 @@ def test_locks_agree_with_what_is_declared(root: Path) -> None:
         assert stale == [], f"run `make lock`: {lock}.txt lacks these"
 
 
-@pytest.mark.parametrize("lock", ["node-agent", "operator", "producer"])
+@pytest.mark.parametrize("lock", ["build", "node-agent", "operator", "producer"])
 def test_images_carry_versions_that_were_tested(root: Path, lock: str) -> None:
     tested = pins_of(lock_text(root, "dev"))
     assert pins_of(lock_text(root, lock)).items() <= tested.items()
