@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
 from weightlease.api.base import (
@@ -212,11 +212,25 @@ class Placement(Model):
     tolerations: Annotated[list[Toleration], Field(max_length=64)] = Field(default_factory=list)
 
 
+# People write `cpu: 2`, which YAML reads as a number.
+Quantity = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$",
+        }
+    ),
+]
+
+
 class ResourceRequirements(Model):
     """Requests and limits of a container."""
 
-    requests: dict[str, str] = Field(default_factory=dict)
-    limits: dict[str, str] = Field(default_factory=dict)
+    requests: dict[str, Quantity] = Field(default_factory=dict)
+    limits: dict[str, Quantity] = Field(default_factory=dict)
 
 
 class Rollout(Model):
