@@ -12,7 +12,7 @@ from devcluster.layout import BOUND_PATHS, Layout
 from devcluster.nodes import namespace_script
 from devcluster.settings import Settings
 
-NETWORK = Settings.from_environment({}).network
+NETWORK = Settings.from_environment({"HOME": "/h"}).network
 LAYOUT = Layout(Path("/state"))
 NODE = LAYOUT.node("node-2", 2)
 TRAITS = HostTraits(

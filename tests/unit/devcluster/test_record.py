@@ -11,7 +11,7 @@ from devcluster.settings import Settings
 def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     path = tmp_path / "state" / "cluster.json"
     saved = record.Record(
-        network=Settings.from_environment({"WEIGHTLEASE_INSTANCE": "3"}).network,
+        network=Settings.from_environment({"HOME": "/h", "WEIGHTLEASE_INSTANCE": "3"}).network,
         sysctls={"net/ipv4/ip_forward": "0"},
         created=["/var/lib/kubelet"],
         nodes={"node-1": 1},

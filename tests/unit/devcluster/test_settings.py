@@ -12,14 +12,16 @@ def test_defaults_lie_outside_the_tree_and_need_no_variable() -> None:
 
 
 def test_the_cache_follows_xdg_and_its_own_variable_wins() -> None:
-    assert str(Settings.from_environment({"XDG_CACHE_HOME": "/x"}).cache).startswith("/x/")
+    assert str(Settings.from_environment({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).cache).startswith(
+        "/x/"
+    )
     chosen = {"XDG_CACHE_HOME": "/x", "WEIGHTLEASE_CACHE": "/y"}
     assert str(Settings.from_environment(chosen).cache) == "/y"
 
 
 def test_two_instances_share_no_address_port_name_or_folder() -> None:
-    first = Settings.from_environment({})
-    second = Settings.from_environment({"WEIGHTLEASE_INSTANCE": "1"})
+    first = Settings.from_environment({"HOME": "/h"})
+    second = Settings.from_environment({"HOME": "/h", "WEIGHTLEASE_INSTANCE": "1"})
     assert first.state != second.state
     assert not first.network.pod_cidr.overlaps(second.network.pod_cidr)
     assert not first.network.service_cidr.overlaps(second.network.service_cidr)
@@ -29,7 +31,7 @@ def test_two_instances_share_no_address_port_name_or_folder() -> None:
 
 
 def test_no_two_nodes_share_a_subnet_and_names_fit_the_kernel() -> None:
-    network = Settings.from_environment({"WEIGHTLEASE_INSTANCE": "9"}).network
+    network = Settings.from_environment({"HOME": "/h", "WEIGHTLEASE_INSTANCE": "9"}).network
     indices = range(1, MAXIMUM_NODES + 1)
     assert len({network.subnet(index) for index in indices}) == MAXIMUM_NODES
     assert all(len(network.bridge(index)) <= 15 for index in indices)
@@ -52,4 +54,10 @@ def test_no_two_nodes_share_a_subnet_and_names_fit_the_kernel() -> None:
 )
 def test_a_bad_value_is_refused_by_the_name_of_its_variable(name: str, value: str) -> None:
     with pytest.raises(BadSetting, match=name):
-        Settings.from_environment({name: value})
+        Settings.from_environment({"HOME": "/h", name: value})
+
+
+def test_without_a_home_the_cache_must_be_named() -> None:
+    with pytest.raises(BadSetting, match="WEIGHTLEASE_CACHE"):
+        Settings.from_environment({})
+    assert str(Settings.from_environment({"WEIGHTLEASE_CACHE": "/c"}).cache) == "/c"

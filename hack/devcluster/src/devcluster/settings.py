@@ -76,12 +76,10 @@ class Settings:
     def from_environment(cls, environ: Mapping[str, str]) -> "Settings":
         """Raises BadSetting naming the variable."""
         instance = _integer(environ, "WEIGHTLEASE_INSTANCE", 0, 0, 9)
-        home = environ.get("HOME") or "/root"
-        cache_home = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
         state = _DEFAULT_STATE + (f"-{instance}" if instance else "")
         existing = environ.get("WEIGHTLEASE_KUBECONFIG")
         return cls(
-            cache=_absolute(environ, "WEIGHTLEASE_CACHE", f"{cache_home}/weightlease/devcluster"),
+            cache=_absolute(environ, "WEIGHTLEASE_CACHE", _default_cache(environ)),
             state=_absolute(environ, "WEIGHTLEASE_STATE", state),
             existing_kubeconfig=Path(existing).absolute() if existing else None,
             debian_mirror=environ.get("WEIGHTLEASE_DEBIAN_MIRROR") or None,
@@ -100,6 +98,11 @@ def _network(environ: Mapping[str, str], instance: int) -> Network:
         raise BadSetting(f"WEIGHTLEASE_SERVICE_CIDR {service} overlaps WEIGHTLEASE_POD_CIDR {pods}")
     port = _integer(environ, "WEIGHTLEASE_ETCD_PORT", 12379 + 10 * instance, 1, 65534)
     return Network(instance=instance, service_cidr=service, pod_cidr=pods, etcd_port=port)
+
+
+def _default_cache(environ: Mapping[str, str]) -> str:
+    caches = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '~')}/.cache"
+    return f"{caches}/weightlease/devcluster"
 
 
 def _absolute(environ: Mapping[str, str], name: str, default: str) -> Path:
