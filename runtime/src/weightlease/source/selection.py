@@ -73,7 +73,7 @@ def candidates(
         (file for file in files if _is_taken(file.path, include, exclude)),
         key=lambda file: file.path,
     )
-    for left, right in zip(taken, taken[1:], strict=False):
+    for left, right in pairwise(taken):
         if left.path == right.path:
             raise malformed(f"the source lists {left.path!r} twice", path=left.path)
     return tuple(taken)
