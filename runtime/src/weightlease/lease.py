@@ -32,6 +32,7 @@ from weightlease.errors import (
     Stage,
     WeightLeaseError,
 )
+from weightlease.identity import WeightArtifactIdentity
 from weightlease.lease_manifest import LeasedManifest
 from weightlease.lease_mapping import (
     LiveViews,
@@ -105,6 +106,11 @@ class WeightLease:
     def key(self) -> str:
         """The artifact's key."""
         return self.provenance.key
+
+    @property
+    def identity(self) -> WeightArtifactIdentity:
+        """What exactly was leased."""
+        return self._manifest.identity
 
     @property
     def manifest(self) -> Manifest:

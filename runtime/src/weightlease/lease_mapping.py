@@ -21,8 +21,7 @@ from typing import NoReturn
 import msgspec
 
 from weightlease.errors import SafetensorsFormatError
-
-MAX_HEADER_BYTES = 100_000_000
+from weightlease.safetensors_format import MAX_HEADER_BYTES
 
 
 class LockOwner:
