@@ -106,7 +106,7 @@ def _build(component: Component, cache: Path) -> None:
     environment = {"CGO_ENABLED": "1" if component.static_cgo else "0", "GOWORK": "off"}
     with step(f"building {component.name} {component.version}"):
         commands.run(
-            ["nice", *component.build_arguments(staging)],
+            component.build_arguments(staging),
             deadline=_BUILD_SECONDS,
             cwd=component.module,
             env=environment,

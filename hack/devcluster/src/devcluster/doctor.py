@@ -18,7 +18,6 @@ PACKAGES = {
     "iptables": "iptables",
     "mmdebstrap": "mmdebstrap",
     "mount": "mount",
-    "nice": "coreutils",
     "nsenter": "util-linux",
     "openssl": "openssl",
     "unshare": "util-linux",

@@ -41,7 +41,6 @@ TOOLS = (
     "iptables",
     "mmdebstrap",
     "mount",
-    "nice",
     "nsenter",
     "openssl",
     "unshare",
