@@ -45,6 +45,7 @@ INTEGRITY_MODE = "full_checksum"
 MAX_METADATA_BYTES = 64 * 1024 * 1024
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_HEX_DIGITS = b"0123456789abcdef"
 
 
 class TensorKind(StrEnum):
@@ -54,7 +55,7 @@ class TensorKind(StrEnum):
     BUFFER = "buffer"
 
 
-class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One tensor: `shape` and `stride` in elements, `nbytes` as stored, sha256 of those bytes."""
 
     name: str
@@ -246,8 +247,7 @@ def validate_manifest(manifest: Manifest) -> None:
         _require_sha256(f"file {file.file_name!r}", file.sha256)
         if file.size < 0:
             raise ManifestError(f"file {file.file_name!r} has a negative size")
-    for tensor in manifest.tensors:
-        _validate_tensor(tensor)
+    _validate_tensors(manifest.tensors)
     _require_sorted_unique("tensors", [entry.name for entry in manifest.tensors])
     _require_sorted_unique("files", [entry.file_name for entry in manifest.files])
     declared = {entry.file_name for entry in manifest.files}
@@ -284,6 +284,31 @@ def require_asset_path(path: str) -> None:
         raise ManifestError(f"asset path {path!r} has a part of more than 255 bytes")
 
 
+def _validate_tensors(tensors: tuple[TensorEntry, ...]) -> None:
+    # Most artifacts have thousands of tensors of few shapes, and a lookup waits for this: names of
+    # files are left to the check against the declared ones, digests are looked at all in one go.
+    layouts = {(entry.shape, entry.stride) for entry in tensors}
+    plain = all(
+        len(shape) == len(stride) and min(shape + stride, default=0) >= 0
+        for shape, stride in layouts
+    )
+    for entry in tensors:
+        if not (
+            plain
+            and entry.nbytes >= 0
+            and entry.name
+            and entry.role
+            and entry.storage_key
+            and entry.dtype
+        ):
+            _validate_tensor(entry)
+    digests = [entry.sha256 for entry in tensors]
+    hexadecimal = not "".join(digests).encode("utf-8", "replace").translate(None, _HEX_DIGITS)
+    if not hexadecimal or any(len(digest) != 64 for digest in digests):
+        for entry in tensors:
+            _require_sha256(f"tensor {entry.name!r}", entry.sha256)
+
+
 def _validate_tensor(tensor: TensorEntry) -> None:
     if not tensor.name or not tensor.role or not tensor.storage_key or not tensor.dtype:
         raise ManifestError(f"tensor {tensor.name!r} has an empty field")
@@ -291,8 +316,6 @@ def _validate_tensor(tensor: TensorEntry) -> None:
         raise ManifestError(f"tensor {tensor.name!r} has a negative size")
     if len(tensor.stride) != len(tensor.shape) or any(step < 0 for step in tensor.stride):
         raise ManifestError(f"tensor {tensor.name!r} has strides that do not fit its shape")
-    require_payload_name(tensor.file_name)
-    _require_sha256(f"tensor {tensor.name!r}", tensor.sha256)
 
 
 def _require_sha256(name: str, value: str) -> None:

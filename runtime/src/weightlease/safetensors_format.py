@@ -20,7 +20,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import msgspec
 
@@ -61,7 +61,6 @@ _MAX_ELEMENTS = 1 << 60
 _DIAGNOSIS_BYTES = 64
 _LFS_PREFIX = b"version https://git-lfs"
 _HTML = re.compile(rb"\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
-_MINUS = re.compile(rb"[\[,:]\s*-")
 
 
 class TensorSlice(msgspec.Struct, frozen=True, gc=False):
@@ -110,6 +109,19 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     data_offsets: tuple[int, int]
 
 
+class _LooseEntry(_Entry, frozen=True, forbid_unknown_fields=False, gc=False):
+    # stands for `__metadata__` too, whose members are unknown fields here
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    data_offsets: tuple[int, int] = (0, 0)
+
+
+class _MetadataMember(msgspec.Struct, frozen=True):
+    metadata: dict[str, str] | None = msgspec.field(default=None, name=_METADATA_KEY)
+
+
+_loose_decoder = msgspec.json.Decoder(dict[str, _LooseEntry], strict=True)
+_metadata_member_decoder = msgspec.json.Decoder(_MetadataMember, strict=True)
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw], strict=True)
 _entry_decoder = msgspec.json.Decoder(_Entry, strict=True)
 _metadata_decoder = msgspec.json.Decoder(dict[str, str], strict=True)
@@ -188,15 +200,7 @@ def parse_header(text: bytes, file_size: int) -> Header:
     """
     if not text.startswith(b"{"):
         _refuse("malformed", "the header does not start with '{'")
-    try:
-        members = _object_decoder.decode(text)
-        raw_metadata = members.pop(_METADATA_KEY, None)
-        metadata = {} if raw_metadata is None else _metadata_decoder.decode(raw_metadata)
-        entries = [(name, _entry_decoder.decode(raw)) for name, raw in members.items()]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise SafetensorsFormatError("malformed", f"the header is malformed: {error}") from error
-    strings = 5 * len(entries) + (0 if raw_metadata is None else 1 + 2 * len(metadata))
-    _require_unique_plain(text, strings)
+    entries, metadata = _decode_plain(text) or _decode_exactly(text)
     data_start = LENGTH_BYTES + len(text)
     tensors = _covering(entries, file_size - data_start)
     return Header(tensors, metadata, data_start)
@@ -262,17 +266,55 @@ def stored_form(tensor: TensorSlice) -> StoredForm:
     return StoredForm(name, tensor.shape)
 
 
+_Decoded: TypeAlias = tuple[list[tuple[str, "_Entry"]], dict[str, str]]
+
+
+def _decode_plain(text: bytes) -> _Decoded | None:
+    """Decode a header as every writer makes it, fast; None where that cannot be told.
+
+    The decoder would keep the last of two equal keys, ignore unknown ones and read -0 as 0. Without
+    escapes each string has two quotes, so a count of quotes that fits the decoded strings proves
+    that nothing was dropped.
+    """
+    if b"\\" in text or b"-0" in text:
+        return None
+    try:
+        members = _loose_decoder.decode(text)
+        metadata = _metadata_member_decoder.decode(text).metadata
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    strings = 0 if metadata is None else 1 + 2 * len(metadata)
+    members.pop(_METADATA_KEY, None)
+    if text.count(b'"') != 2 * (strings + 5 * len(members)):
+        return None
+    return list(members.items()), metadata or {}
+
+
+def _decode_exactly(text: bytes) -> _Decoded:
+    try:
+        members = _object_decoder.decode(text)
+        raw_metadata = members.pop(_METADATA_KEY, None)
+        metadata = {} if raw_metadata is None else _metadata_decoder.decode(raw_metadata)
+        entries = [(name, _entry_decoder.decode(raw)) for name, raw in members.items()]
+        json.loads(text, object_pairs_hook=_unique, parse_int=_natural)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise SafetensorsFormatError("malformed", f"the header is malformed: {error}") from error
+    return entries, metadata
+
+
 def _covering(entries: list[tuple[str, _Entry]], data_size: int) -> tuple[TensorSlice, ...]:
-    tensors = [
-        TensorSlice(name, entry.dtype, entry.shape, *entry.data_offsets) for name, entry in entries
-    ]
-    tensors.sort(key=_position)
+    entries.sort(key=_position)
+    tensors = []
+    sizes: dict[tuple[str, tuple[int, ...]], int] = {}
     cursor = 0
-    for tensor in tensors:
-        name, start, end = tensor.name, tensor.start, tensor.end
+    for name, entry in entries:
+        start, end = entry.data_offsets
+        kind = (entry.dtype, entry.shape)
+        size = sizes.get(kind, -1)
+        if size < 0:
+            size = sizes[kind] = byte_size(name, *kind)
         if not name:
             _refuse("malformed", "a tensor has an empty name")
-        size = byte_size(name, tensor.dtype, tensor.shape)
         if end - start != size or start < 0:
             _refuse(
                 "size_mismatch", f"tensor {name[:200]!r} needs {size} bytes, has [{start}, {end})"
@@ -281,6 +323,7 @@ def _covering(entries: list[tuple[str, _Entry]], data_size: int) -> tuple[Tensor
             reason = "hole" if start > cursor else "overlap"
             _refuse(reason, f"{reason} before tensor {name[:200]!r}: [{cursor}, {start})")
         cursor = end
+        tensors.append(TensorSlice(name, entry.dtype, entry.shape, start, end))
     if cursor > data_size:
         _refuse("truncated", f"the data ends at {data_size} of {cursor} bytes")
     if cursor < data_size:
@@ -288,20 +331,8 @@ def _covering(entries: list[tuple[str, _Entry]], data_size: int) -> tuple[Tensor
     return tuple(tensors)
 
 
-def _position(tensor: TensorSlice) -> tuple[int, int]:
-    return (tensor.start, tensor.end)
-
-
-def _require_unique_plain(text: bytes, strings: int) -> None:
-    # The decoder keeps the last of two equal keys and reads -0 as 0. Without escapes every string
-    # has two quotes, so a count that fits the decoded strings proves that no key was dropped.
-    plain = b"\\" not in text and text.count(b'"') == 2 * strings
-    if plain and _MINUS.search(text) is None:
-        return
-    try:
-        json.loads(text, object_pairs_hook=_unique, parse_int=_natural)
-    except (ValueError, RecursionError) as error:
-        raise SafetensorsFormatError("malformed", f"the header is malformed: {error}") from error
+def _position(named: tuple[str, _Entry]) -> tuple[int, int]:
+    return named[1].data_offsets
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -155,6 +155,8 @@ def _check_file(domain: Domain, fd: int, name: str, size: int) -> os.stat_result
 
 def _require_header(file: FileEntry, tensors: list[TensorEntry], header: Header) -> None:
     stored = {tensor.name: tensor for tensor in header.tensors}
+    # dtype, shape, stride and size in a manifest follow from dtype and shape in a header
+    known: dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...], tuple[int, ...], int]] = {}
     if len(stored) != len(tensors):
         raise ManifestError(
             f"{file.file_name!r} holds {len(stored)} tensors, its manifest says {len(tensors)}"
@@ -163,13 +165,12 @@ def _require_header(file: FileEntry, tensors: list[TensorEntry], header: Header)
         tensor = stored.get(entry.storage_key)
         if tensor is None:
             raise ManifestError(f"{file.file_name!r} lacks tensor {entry.storage_key[:200]!r}")
-        form = stored_form(tensor)
-        if (
-            entry.nbytes != tensor.end - tensor.start
-            or entry.dtype != form.dtype
-            or entry.shape != form.shape
-            or entry.stride != contiguous_stride(form.shape)
-        ):
+        kind = (tensor.dtype, tensor.shape)
+        if kind not in known:
+            form = stored_form(tensor)
+            size = tensor.end - tensor.start
+            known[kind] = (form.dtype, form.shape, contiguous_stride(form.shape), size)
+        if (entry.dtype, entry.shape, entry.stride, entry.nbytes) != known[kind]:
             raise ManifestError(
                 f"tensor {entry.name[:200]!r} in {file.file_name!r} is {tensor.dtype} "
                 f"{list(tensor.shape)}, its manifest says {entry.dtype} {list(entry.shape)}"
