@@ -1,0 +1,251 @@
+"""The composition root: builds every part, starts them in order, stops them in order.
+
+Start: domains are found, leases of an earlier agent adopted and their artifacts pinned, and only
+then does the socket appear. Stop: the socket goes, what was asked is answered, publications are
+aborted; leases stay with their holders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from weightlease.errors import WeightLeaseError
+from weightlease_node_agent import __version__
+from weightlease_node_agent.auth import Authenticator, TokenAuthenticator, UidAuthenticator
+from weightlease_node_agent.cluster import Cluster, NodeSeen, WatchLost
+from weightlease_node_agent.connection import Services
+from weightlease_node_agent.domains import Domains
+from weightlease_node_agent.executor import Run
+from weightlease_node_agent.http import HttpServer
+from weightlease_node_agent.hub import Hub
+from weightlease_node_agent.leader import Leadership
+from weightlease_node_agent.leases import Leases
+from weightlease_node_agent.limits import Quota
+from weightlease_node_agent.metrics import Metrics
+from weightlease_node_agent.pins import Pins
+from weightlease_node_agent.publications import Publications
+from weightlease_node_agent.removal import Remover
+from weightlease_node_agent.reporter import Reporter
+from weightlease_node_agent.requests import Requests
+from weightlease_node_agent.server import SocketServer
+from weightlease_node_agent.settings import Settings
+from weightlease_node_agent.survey import Surveyor
+from weightlease_node_agent.sweeper import Sweeper
+from weightlease_node_agent.wanted import Wanted
+
+log = structlog.get_logger(__name__)
+_PROBES_AFTER_CLOSE_SECONDS = (0.0, 0.1, 1.0)
+_LEADERSHIP_SECONDS = 1.0
+
+
+class Agent:
+    """One running agent; `cluster` is None on a bare host."""
+
+    def __init__(self, settings: Settings, cluster: Cluster | None) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        limits, node = settings.limits, settings.node_name
+        self.metrics = Metrics(__version__, node)
+        self._wanted = Wanted()
+        self._run = Run("store", limits.threads)
+        exports = {storage: settings.export_of(storage) for storage in settings.roots}
+        self._domains = Domains(settings.roots, exports, node)
+        self._pins = Pins(self._run, settings.intervals.idle_pin)
+        self._leases = Leases(self._pins, self._run, lambda: datetime.now(UTC), self._lease_moved)
+        self._publications = Publications(
+            self._domains, self._pins, self._wanted, limits, self._run, self.metrics, self._changed
+        )
+        self._remover = Remover(self._leases, self._pins, self._run, self._changed)
+        self._surveyor = Surveyor(
+            self._domains, self._run, self._leases.of, self._publications.active
+        )
+        requests = Requests(
+            self._domains,
+            self._leases,
+            self._wanted,
+            self._remover,
+            self._surveyor,
+            self.metrics,
+            self._connection_closed,
+        )
+        services = Services(
+            node,
+            limits,
+            self._authenticator(),
+            requests,
+            self._publications,
+            Quota("connections", limits.connections, limits.connections_per_peer),
+            Quota("unread descriptors", _descriptor_share(), limits.descriptors_per_peer),
+        )
+        self._hub = Hub(services, self.metrics)
+        self._server = SocketServer(settings.socket, self._hub.accept)
+        self._http = HttpServer(self.metrics.registry, self._problems, self._refresh)
+        self._leadership = Leadership(next(iter(settings.roots.values())))
+        self._sweeper = Sweeper(
+            self._domains, self._surveyor, self._remover, self._wanted, self._run, self.metrics
+        )
+        self._reporter: Reporter | None = None
+        if cluster is not None:
+            self._reporter = Reporter(
+                cluster,
+                node,
+                self._surveyor,
+                self._wanted,
+                settings.intervals,
+                self.metrics,
+                lambda: self._leadership.held,
+            )
+        self._wanted.on_change = self._changed
+        self._tasks: set[asyncio.Future[None]] = set()
+        self.broken = asyncio.Event()
+
+    async def start(self) -> None:
+        """Serve.
+
+        Raises:
+            WeightLeaseError, OSError: a root, an export or an address is unusable.
+
+        """
+        settings = self._settings
+        await self._run(self._domains.discover)
+        await self._run(self._domains.check)
+        for domain in self._domains.all():
+            await self._leases.adopt(domain)
+        await self._lead()
+        self._server.start()
+        if settings.http_port >= 0:
+            port = await self._http.start(settings.http_host, settings.http_port)
+            log.info("serving http", host=settings.http_host, port=port)
+        self._every(settings.intervals.lease_sweep, self._sweep_leases)
+        self._every(settings.intervals.artifact_sweep, self._sweep_artifacts)
+        self._every(_LEADERSHIP_SECONDS, self._lead)
+        if self._cluster is not None:
+            self._spawn(self._watch(self._cluster))
+        if self._reporter is not None:
+            self._spawn(self._reporter.run())
+
+    async def stop(self) -> None:
+        """Stop gracefully; see the module text."""
+        log.info("stopping")
+        self._server.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._hub.stop(self._settings.intervals.stop)
+        await asyncio.to_thread(self._publications.close)
+        await asyncio.to_thread(self._run.close)
+        self._pins.close_all()
+        await self._http.stop()
+        self._leadership.release()
+        if self._cluster is not None:
+            await self._cluster.close()
+
+    # ---- what runs beside the connections ----
+
+    async def _sweep_leases(self) -> None:
+        await self._leases.sweep(self._domains.all())
+
+    async def _sweep_artifacts(self) -> None:
+        if self._leadership.held:
+            await self._sweeper.sweep()
+
+    async def _lead(self) -> None:
+        if await self._run(self._leadership.try_take):
+            self.metrics.leader.set(1)
+
+    async def _watch(self, cluster: Cluster) -> None:
+        async for event in cluster.watch_node(self._settings.node_name):
+            match event:
+                case NodeSeen(node):
+                    self._wanted.observe(node)
+                case WatchLost(why):
+                    log.warning("watch lost", error=why)
+                    self._wanted.lose()
+            self.metrics.spec_synced.set(self._wanted.spec.synced)
+
+    def _every(self, seconds: float, function: Callable[[], Awaitable[None]]) -> None:
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await function()
+                except (WeightLeaseError, OSError) as error:
+                    log.error("periodic work failed", work=function.__name__, error=str(error))
+
+        self._spawn(repeat())
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Without this work the agent's promises are void: end, and be started again.
+            log.critical("background work failed", exc_info=error)
+            self.broken.set()
+
+    # ---- callbacks ----
+
+    def _authenticator(self) -> Authenticator:
+        settings = self._settings
+        if self._cluster is None:
+            return UidAuthenticator(settings.allowed_uids | {os.geteuid()}, settings.node_name)
+        return TokenAuthenticator(
+            self._cluster,
+            settings.node_name,
+            now=time.time,
+            quota=Quota("token reviews", 2**31, settings.limits.reviews_per_stranger),
+            count=lambda review: self.metrics.reviews.labels(str(review)).inc(),
+        )
+
+    def _changed(self) -> None:
+        if self._reporter is not None:
+            self._reporter.wake()
+
+    def _lease_moved(self, namespace: str, delta: int) -> None:
+        counter = self.metrics.granted if delta > 0 else self.metrics.ended
+        counter.labels(namespace).inc()
+        self.metrics.active.labels(namespace).inc(delta)
+        self._changed()
+
+    def _connection_closed(self, lease_ids: list[str]) -> None:
+        async def probe() -> None:
+            for pause in _PROBES_AFTER_CLOSE_SECONDS:
+                # A process that ends closes its socket and its leases in any order.
+                await asyncio.sleep(pause)
+                with contextlib.suppress(OSError):  # the next sweep asks again
+                    await self._leases.probe(lease_ids)
+
+        self._spawn(probe())
+
+    async def _problems(self) -> list[str]:
+        problems = []
+        if not self._server.listening:
+            problems.append(f"socket {self._settings.socket} is not ours")
+        if self._cluster is not None and not self._wanted.spec.synced:
+            problems.append("the WeightNode's spec is not synced")
+        try:
+            await self._run(self._domains.check)
+        except WeightLeaseError as error:
+            problems.append(error.failure.message)
+        return problems
+
+    async def _refresh(self) -> None:
+        self.metrics.observe(await self._surveyor.look())
+
+
+def _descriptor_share() -> int:
+    """Half of what this process may have open may be in flight; the soft limit is raised first."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(64, min(hard, 1 << 20) // 2)

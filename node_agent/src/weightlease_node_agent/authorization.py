@@ -1,0 +1,159 @@
+"""Who may do what: pure functions over a peer, the node's spec and a request.
+
+The namespace is the boundary. A pod leases what its own namespace holds and publishes what the
+spec's entry for its Job names; a uid of a bare host may do everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from weightlease.api.weight_node import WantedArtifact
+from weightlease.errors import FailureCode, Stage, WeightLeaseError
+from weightlease.identity import WeightArtifactIdentity
+from weightlease.lease_record import HolderKind
+from weightlease.names import StorageClass
+from weightlease_node_agent.peers import BARE_NAMESPACE, Peer
+
+_POD_SUFFIX = re.compile(r"[a-z0-9]{5}")
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_RANK = re.compile(r"(?:^|\.)tp(\d+)")
+
+
+@dataclass(frozen=True)
+class PublicationGrant:
+    """The right to publish one identity; `entry` is what it is for, None on a bare host."""
+
+    namespace: str
+    storage_class: StorageClass
+    entry: WantedArtifact | None
+
+
+def namespace_of(peer: Peer, asked: str) -> str:
+    """The namespace that a request of `peer` is about; `asked` may be empty.
+
+    Raises:
+        WeightLeaseError: permission_denied, or invalid_config for a name that is no namespace.
+
+    """
+    if peer.kind is HolderKind.POD:
+        if asked not in {"", peer.namespace}:
+            raise denied(
+                f"namespace {asked[:63]!r} is not the caller's own, {peer.namespace!r}; "
+                "run the pod in the artifact's namespace"
+            )
+        return peer.namespace
+    namespace = asked or BARE_NAMESPACE
+    if _NAMESPACE.fullmatch(namespace) is None:
+        raise WeightLeaseError.of(
+            Stage.ACCESS,
+            FailureCode.INVALID_CONFIG,
+            f"namespace {namespace[:63]!r} is not a DNS label of lower case letters, digits and '-'",
+        )
+    return namespace
+
+
+def require_administrator(peer: Peer, what: str) -> None:
+    """Raises permission_denied for a pod: in a cluster the spec decides what a node holds."""
+    if peer.kind is HolderKind.POD:
+        raise denied(f"{what} is not a pod's to ask for; delete the WeightArtifact instead")
+
+
+def require_current(peer: Peer, now: float) -> None:
+    """Raises unauthenticated once the peer's token has ended; `now` in seconds since the epoch."""
+    if now >= peer.expires_at:
+        raise WeightLeaseError.of(
+            Stage.ACCESS,
+            FailureCode.UNAUTHENTICATED,
+            f"the token of {peer} has expired; connect again with the renewed token",
+            retryable=True,
+        )
+
+
+def authorize_publication(
+    peer: Peer,
+    identity: WeightArtifactIdentity,
+    storage_class: StorageClass,
+    namespace: str,
+    wanted: Iterable[WantedArtifact],
+) -> PublicationGrant:
+    """The right of `peer` to publish exactly `identity`.
+
+    Raises:
+        WeightLeaseError: producer_unavailable (retryable) without a matching entry,
+            identity_mismatch or storage_class_mismatch where the entry asks for something else.
+
+    """
+    own = namespace_of(peer, namespace)
+    if peer.kind is not HolderKind.POD:
+        return PublicationGrant(own, storage_class, None)
+    if not peer.may_publish:
+        raise _unavailable(f"the token of {peer} can't be confirmed now; try again")
+    entries = [entry for entry in wanted if _is_job_of(entry, peer)]
+    if not entries:
+        raise _unavailable(f"no entry of this node's spec names a Job of {peer}")
+    entry = next((entry for entry in entries if _same_shard(entry, identity)), entries[0])
+    _require_match(entry, identity, storage_class)
+    return PublicationGrant(own, storage_class, entry)
+
+
+def denied(message: str) -> WeightLeaseError:
+    """A permission_denied failure."""
+    return WeightLeaseError.of(Stage.ACCESS, FailureCode.PERMISSION_DENIED, message)
+
+
+def rank_of(coordinates: str) -> int:
+    """The tensor-parallel rank in `tp1` or `pp0.tp1`; 0 where there is none."""
+    match = _RANK.search(coordinates)
+    return int(match[1]) if match else 0
+
+
+def _is_job_of(entry: WantedArtifact, peer: Peer) -> bool:
+    # The Job controller names a pod after its Job, a dash and five characters.
+    job, _, suffix = peer.pod.rpartition("-")
+    return (
+        bool(entry.job)
+        and entry.namespace == peer.namespace
+        and entry.job == job
+        and _POD_SUFFIX.fullmatch(suffix) is not None
+    )
+
+
+def _same_shard(entry: WantedArtifact, identity: WeightArtifactIdentity) -> bool:
+    return (
+        entry.component == identity.component.name
+        and rank_of(entry.coordinates) == identity.layout.tensor_parallel_rank
+    )
+
+
+def _require_match(
+    entry: WantedArtifact, identity: WeightArtifactIdentity, storage_class: StorageClass
+) -> None:
+    if not _same_shard(entry, identity):
+        raise _mismatch(
+            f"component {identity.component.name!r} rank {identity.layout.tensor_parallel_rank} "
+            f"is not the shard {entry.id!r} that this Job is for"
+        )
+    if entry.key and entry.key != identity.key:
+        raise _mismatch(
+            f"key {identity.key} is not the key {entry.key} that the first node fixed for "
+            f"{entry.id!r}; the source or the producer differs"
+        )
+    if entry.storage_class is not storage_class:
+        raise WeightLeaseError.of(
+            Stage.ACCESS,
+            FailureCode.STORAGE_CLASS_MISMATCH,
+            f"storage class {storage_class} is not {entry.storage_class}, as {entry.id!r} asks for",
+        )
+
+
+def _unavailable(message: str) -> WeightLeaseError:
+    return WeightLeaseError.of(
+        Stage.PRODUCTION, FailureCode.PRODUCER_UNAVAILABLE, message, retryable=True
+    )
+
+
+def _mismatch(message: str) -> WeightLeaseError:
+    return WeightLeaseError.of(Stage.PRODUCTION, FailureCode.IDENTITY_MISMATCH, message)

@@ -1,0 +1,97 @@
+"""What each artifact of a domain was made for; it survives restarts.
+
+    <domain>/agent/<key>.json      0644, owned by the agent's uid, canonical JSON
+      {"schema_version": 1, "key": "<64 hex>",
+       "made_for": {"<id of a WeightNode spec entry>": <generation of that entry>}}
+
+One key may serve several entries: two WeightArtifacts of one namespace with one identity. The
+record ties a canary's key to its entry before the operator has fixed it, and lets a name mean its
+old generation until the new one is here. A lost record costs a new publication attempt, which
+finds the artifact present and writes the record again; so it is replaced by rename, without fsync.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from weightlease.canonical import canonical_json
+from weightlease.identity import is_key
+
+RECORDS_DIRECTORY = "agent"
+SCHEMA_VERSION = 1
+MAX_RECORD_BYTES = 256 * 1024
+
+
+class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One record; `made_for` maps entry ids to the generation that the artifact was made for."""
+
+    schema_version: int
+    key: str
+    made_for: dict[str, int] = {}
+
+
+class Records:
+    """The records of one domain, read once and written through."""
+
+    def __init__(self, domain: Path) -> None:
+        self._folder = domain / RECORDS_DIRECTORY
+        self._records = {record.key: record for record in self._load()}
+
+    def of(self, key: str) -> dict[str, int]:
+        """Entry ids and generations that `key` was made for."""
+        record = self._records.get(key)
+        return dict(record.made_for) if record else {}
+
+    def older_keys(self, entry_id: str, generation: int) -> list[str]:
+        """Keys made for generations of an entry before this one, newest first.
+
+        A key of the same generation that the entry does not name is a canary's: not decided yet, or
+        decided against.
+        """
+        found = [
+            (record.made_for[entry_id], key)
+            for key, record in list(self._records.items())
+            if record.made_for.get(entry_id, generation) < generation
+        ]
+        return [key for _, key in sorted(found, reverse=True)]
+
+    def add(self, key: str, entry_id: str, generation: int) -> None:
+        """Note that `key` was made for an entry.
+
+        Raises:
+            OSError: the domain can't be written.
+
+        """
+        made_for = {**self.of(key), entry_id: generation}
+        record = MadeFor(SCHEMA_VERSION, key, made_for)
+        self._folder.mkdir(mode=0o755, exist_ok=True)
+        target = self._folder / f"{key}.json"
+        staged = self._folder / f".{key}.{os.getpid()}"
+        staged.write_bytes(canonical_json(msgspec.to_builtins(record)))
+        staged.replace(target)
+        self._records[key] = record
+
+    def remove(self, key: str) -> None:
+        """Forget a key whose artifact is gone."""
+        self._records.pop(key, None)
+        (self._folder / f"{key}.json").unlink(missing_ok=True)
+
+    def _load(self) -> list[MadeFor]:
+        if not self._folder.is_dir():
+            return []
+        found = (read_record(path) for path in sorted(self._folder.glob("*.json")))
+        return [record for record in found if record is not None]
+
+
+def read_record(path: Path) -> MadeFor | None:
+    """One record; None for a file that is none, which is then written anew when needed."""
+    if not is_key(path.stem) or path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
+        return None
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=MadeFor, strict=True)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return record if record.key == path.stem and record.schema_version == SCHEMA_VERSION else None
