@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from types import TracebackType
@@ -44,6 +45,7 @@ class HubServer:
         self.faults = Faults()
         self.requests: list[SeenRequest] = []
         self.stopping = threading.Event()
+        self._arrived = threading.Condition()
         self._main = _Listener(self, "hub", host, port)
         self._storage = _Listener(self, "storage", host, 0) if separate_storage else self._main
         self._threads: list[threading.Thread] = []
@@ -88,6 +90,18 @@ class HubServer:
         """Commit `fault` from the next matching request on."""
         self.faults.add(fault)
 
+    def wait_for(self, wanted: Callable[[SeenRequest], bool], timeout: float = 30.0) -> None:
+        """Block until a request that is `wanted` has arrived; raises TimeoutError."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: any(map(wanted, self.requests)), timeout):
+                raise TimeoutError("no such request arrived")
+
+    def record(self, request: SeenRequest) -> None:
+        """Keep one request for tests to look at."""
+        with self._arrived:
+            self.requests.append(request)
+            self._arrived.notify_all()
+
     def stored(self, sha256: str) -> HubFile | None:
         """The LFS file with this digest."""
         for repository in self.repositories.values():
@@ -108,5 +122,5 @@ class _Listener(ThreadingHTTPServer):
         super().__init__((host, port), Handler)
 
     def record(self, method: str, path: str, authorization: str) -> None:
-        """Keep one request for tests to look at."""
-        self.hub.requests.append(SeenRequest(self.origin, method, path, authorization))
+        """Keep one request, with where it arrived."""
+        self.hub.record(SeenRequest(self.origin, method, path, authorization))

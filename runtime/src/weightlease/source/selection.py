@@ -30,9 +30,9 @@ from weightlease.source.shard_index import INDEX_SUFFIX, ShardIndex
 
 # fmt: off
 LEFT_OUT = frozenset({
-    ".bin", ".ckpt", ".dill", ".gguf", ".ggml", ".h5", ".hdf5", ".joblib", ".keras",
+    ".bin", ".ckpt", ".dill", ".gguf", ".ggml", ".h5", ".hdf5", ".jit", ".joblib", ".keras",
     ".msgpack", ".npy", ".npz", ".onnx", ".onnx_data", ".ot", ".pb", ".pickle", ".pkl", ".pt",
-    ".pth", ".py", ".pyc", ".pyd", ".so", ".tflite",
+    ".pth", ".py", ".pyc", ".pyd", ".so", ".tflite", ".torchscript",
 })
 # fmt: on
 MAX_PAYLOAD_FILES = 4096
