@@ -54,6 +54,7 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     SOURCE_NOT_MOUNTABLE = "SourceNotMountable"
     IMAGE_NOT_PULLABLE = "ImageNotPullable"
+    POD_NOT_STARTABLE = "PodNotStartable"
     CANARY_DISPUTED = "CanaryDisputed"
     DELETING = "Deleting"
     LEASED = "Leased"

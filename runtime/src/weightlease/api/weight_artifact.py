@@ -315,6 +315,14 @@ class WeightArtifactStatus(Model):
     """What the operator observes."""
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
+    content: Annotated[
+        str,
+        Field(
+            max_length=64,
+            description="Digest of what decides about the bytes, and the generation it appeared "
+            "with; when it changes, a new canary fixes new keys.",
+        ),
+    ] = ""
     conditions: Annotated[
         list[Condition],
         Field(

@@ -1,0 +1,80 @@
+"""What an administrator can choose, read once from WEIGHTLEASE_OPERATOR_* at start."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from weightlease.names import OPERATOR_METRICS_PORT, SOCKET_DIRECTORY
+
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+
+
+class PlanSettings(BaseModel):
+    """What decisions depend on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agent_grace_seconds: Annotated[
+        Seconds, Field(description="an agent that reported longer ago than this is silent")
+    ] = 120
+    delete_grace_seconds: Annotated[
+        Seconds, Field(description="a deletion stops waiting for an agent silent this long")
+    ] = 300
+    confirm_grace_seconds: Annotated[
+        Seconds, Field(description="how long an agent may take to list what a Job published")
+    ] = 90
+    backoff_base_seconds: Annotated[
+        Seconds, Field(description="wait after the first failed attempt; doubles with each")
+    ] = 10
+    backoff_cap_seconds: Annotated[Seconds, Field(description="longest wait")] = 600
+    allow_host_path_sources: Annotated[
+        bool, Field(description="let users name folders of the nodes as sources")
+    ] = False
+
+
+class JobSettings(BaseModel):
+    """What every prewarm Job gets."""
+
+    model_config = ConfigDict(frozen=True)
+
+    scratch_size: Annotated[
+        str,
+        Field(
+            pattern=r"^[0-9]+(k|M|G|T|Ki|Mi|Gi|Ti)?$",
+            description="limit of the folder for one downloaded shard",
+        ),
+    ] = "20Gi"
+    socket_directory: Annotated[
+        str, Field(pattern=r"^/.+$", description="the agent's socket directory on every node")
+    ] = SOCKET_DIRECTORY
+
+
+class Settings(BaseSettings):
+    """The whole; nested groups take WEIGHTLEASE_OPERATOR_PLAN__AGENT_GRACE_SECONDS and the like."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WEIGHTLEASE_OPERATOR_", env_nested_delimiter="__", frozen=True
+    )
+
+    plan: PlanSettings = Field(default_factory=PlanSettings)
+    jobs: JobSettings = Field(default_factory=JobSettings)
+    workers: Annotated[int, Field(ge=1, le=64, description="artifacts reconciled at once")] = 4
+    batch_seconds: Annotated[
+        Seconds, Field(description="events about one artifact within this are one reconciliation")
+    ] = 0.5
+    resync_seconds: Annotated[
+        Seconds, Field(description="everything is listed anew this often, missed events or not")
+    ] = 300
+    requeue_base_seconds: Annotated[
+        Seconds, Field(description="wait after a failed reconciliation; doubles with each")
+    ] = 1
+    requeue_cap_seconds: Annotated[Seconds, Field(description="longest such wait")] = 120
+    request_timeout_seconds: Annotated[
+        Seconds, Field(description="deadline of one call to the API server")
+    ] = 20
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = OPERATOR_METRICS_PORT
+    bind_address: str = "0.0.0.0"  # noqa: S104 - kubelet and Prometheus come from outside the pod
+    log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
