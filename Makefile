@@ -106,14 +106,17 @@ test: venv packages  ## everything, set-up included
 # ---- generated files ----
 
 .PHONY: generate
-generate: venv  ## write the custom resource definitions from weightlease.api
+generate: venv  ## write the custom resource definitions and the chart's copy from weightlease.api
 	$(BIN)/python -m weightlease.api.generate crds
+	$(BIN)/python -m weightlease.api.generate charts/weightlease/crds
 
 # ---- a real cluster ----
 
 .PHONY: demo
 demo: venv packages  ## start a cluster, warm a real checkpoint, serve it and show what is shared
-	$(DEVCLUSTER) demo
+	$(DEVCLUSTER) up --nodes 2
+	$(DEVCLUSTER) images
+	$(BIN)/python hack/demo.py
 
 # ---- cleaning ----
 
