@@ -15,7 +15,7 @@ export UV_PYTHON_DOWNLOADS := never
 # compiling torch and pytest's plugins anew in every process would cost seconds each
 unexport PYTHONDONTWRITEBYTECODE
 
-CODE := $(wildcard runtime/src operator/src node_agent/src hack/devcluster/src hack/hub benchmarks examples tests)
+CODE := $(wildcard runtime/src operator/src node_agent/src hack/devcluster/src hack/hub hack/demo benchmarks examples tests)
 # a folder that does not exist drops out; one that exists without a test fails (tests/conftest.py)
 FAST_TESTS := $(wildcard tests/unit tests/contract tests/property)
 SLOW_TESTS := $(wildcard tests/faults tests/interop tests/integration tests/chart)
@@ -114,9 +114,7 @@ generate: venv  ## write the custom resource definitions and the chart's copy fr
 
 .PHONY: demo
 demo: venv packages  ## start a cluster, warm a real checkpoint, serve it and show what is shared
-	$(DEVCLUSTER) up --nodes 2
-	$(DEVCLUSTER) images
-	$(BIN)/python hack/demo.py
+	PYTHONPATH=hack/demo:hack/hub:hack/devcluster/src $(BIN)/python -m weightlease_demo
 
 # ---- cleaning ----
 
