@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,16 @@ import pytest
 from recording_writer import RecordingWriter
 from tensor_files import index_file, tensor_file
 from weightlease.errors import SafetensorsFormatError
-from weightlease.producer.snapshot import SnapshotSpec, snapshot, snapshot_folder
+from weightlease.producer.snapshot import (
+    SnapshotProducer,
+    SnapshotSpec,
+    snapshot,
+    snapshot_folder,
+)
 from weightlease.reasons import Reason
 from weightlease.source.errors import SourceError
-from weightlease.source.folder import FolderSource
-from weightlease.source.model import CHUNK_BYTES, Phase
+from weightlease.source.folder import FolderSource, OpenFolderFile
+from weightlease.source.model import CHUNK_BYTES, Phase, SourceFile, Waiting, patient
 
 
 @pytest.fixture
@@ -122,3 +129,37 @@ def test_a_file_that_is_no_safetensors_keeps_the_stores_own_verdict(folder: Path
     (folder / "model.safetensors").write_bytes(pointer)
     with pytest.raises(SafetensorsFormatError):
         snapshot_folder(str(folder)).produce(RecordingWriter())
+
+
+class SlowSource(FolderSource):
+    """Takes three steps of time to fetch a file, and calls its waiter at each."""
+
+    now = 0.0
+
+    @contextmanager
+    def open(self, file: SourceFile, waiting: Waiting = patient) -> Iterator[OpenFolderFile]:
+        for _ in range(3):
+            self.now += 6.0
+            waiting()
+        with super().open(file) as opened:
+            yield opened
+
+
+class WaitingWriter(RecordingWriter):
+    kept = 0
+
+    def keep_alive(self) -> None:
+        self.kept += 1
+
+
+def test_a_writer_is_kept_alive_while_a_file_is_fetched(folder: Path) -> None:
+    with SlowSource(str(folder)) as source:
+        listed = snapshot(source, SnapshotSpec(model_id="m"))
+        producer = SnapshotProducer(
+            source, listed.selection, listed.identity, clock=lambda: source.now
+        )
+        writer = WaitingWriter()
+        producer.produce(writer)
+        producer.produce(RecordingWriter())
+    # two files, each fetched in 18 s: once in ten
+    assert writer.kept == 2

@@ -88,6 +88,11 @@ class Publication:
             yield streamed
             streamed.finish()
 
+    def keep_alive(self) -> None:
+        """See `PatientWriter`: the agent's deadline runs between requests, and this is one."""
+        self._require_building()
+        self._ask("declare", wire.DeclareParams(()))
+
     def finalize(
         self, metadata: ProductionMetadata, *, expected_manifest_sha256: str = ""
     ) -> wire.FinalizeResult:

@@ -12,7 +12,8 @@ The key is known before a weight byte is streamed. A payload file's sha256 equal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -32,11 +33,26 @@ from weightlease.reasons import Reason
 from weightlease.source.errors import SourceError
 from weightlease.source.fingerprint import fingerprint
 from weightlease.source.folder import FolderSource
-from weightlease.source.model import Phase, Progress, Source, SourceFile, silent
+from weightlease.source.model import (
+    Phase,
+    Progress,
+    Source,
+    SourceFile,
+    Waiting,
+    patient,
+    silent,
+)
 from weightlease.source.selection import Selection, candidates, index_among, printable, select
 from weightlease.source.shard_index import MAX_INDEX_BYTES, parse_index
-from weightlease.store.protocol import ArtifactWriter, FileWriter, ProductionMetadata
+from weightlease.store.protocol import (
+    ArtifactWriter,
+    FileWriter,
+    PatientWriter,
+    ProductionMetadata,
+)
 
+# An agent gives up on a producer that sends nothing for a minute while it fetches the next shard.
+KEEP_ALIVE_SECONDS = 10.0
 FORMAT = "weightlease.snapshot-v1"
 
 # A literal constant of the algorithm: it changes with the bytes or names that are published, never
@@ -65,7 +81,9 @@ class SnapshotProducer:
         *,
         expected_manifest_sha256: str = "",
         progress: Progress = silent,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._source = source
         self._selection = selection
         self._progress = progress
@@ -100,7 +118,7 @@ class SnapshotProducer:
         )
 
     def _stream_asset(self, writer: ArtifactWriter, file: SourceFile) -> None:
-        with self._source.open(file) as opened:
+        with self._source.open(file, self._keeper(writer)) as opened:
             try:
                 with writer.asset(file.path, file.size, file.sha256) as target:
                     for chunk in opened.chunks():
@@ -113,7 +131,7 @@ class SnapshotProducer:
 
     def _stream_payload(self, writer: ArtifactWriter, file: SourceFile, names: TensorNames) -> None:
         header = names.of(file.path)
-        with self._source.open(file) as opened:
+        with self._source.open(file, self._keeper(writer)) as opened:
             try:
                 with writer.payload(file.path, file.size, file.sha256) as target:
                     for chunk in opened.chunks():
@@ -123,6 +141,19 @@ class SnapshotProducer:
                 if not isinstance(error, SourceError):
                     opened.verify()
                 raise
+
+    def _keeper(self, writer: ArtifactWriter) -> Waiting:
+        if not isinstance(writer, PatientWriter):
+            return patient
+        told = self._clock()
+
+        def keep_alive() -> None:
+            nonlocal told
+            if self._clock() - told >= KEEP_ALIVE_SECONDS:
+                told = self._clock()
+                writer.keep_alive()
+
+        return keep_alive
 
     def _write(self, target: FileWriter, chunk: memoryview) -> None:
         target.write(chunk)

@@ -28,6 +28,8 @@ from weightlease.source.model import (
     Phase,
     Progress,
     SourceFile,
+    Waiting,
+    patient,
     silent,
 )
 from weightlease.source.selection import printable
@@ -109,7 +111,11 @@ class FolderSource:
         return tuple(done)
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[OpenFolderFile]:
+    def open(
+        self,
+        file: SourceFile,
+        waiting: Waiting = patient,  # noqa: ARG002 - a file of a folder is there at once
+    ) -> Iterator[OpenFolderFile]:
         """Open one listed file; its guard is compared on entry and, if nothing failed, on exit."""
         guard = self._guards.get(file.path)
         if guard is None:

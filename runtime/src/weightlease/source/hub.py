@@ -23,6 +23,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
+from weightlease.errors import WeightLeaseError
 from weightlease.reasons import Reason
 from weightlease.source.errors import SourceError, malformed
 from weightlease.source.model import (
@@ -31,6 +32,8 @@ from weightlease.source.model import (
     Phase,
     Progress,
     SourceFile,
+    Waiting,
+    patient,
     silent,
 )
 from weightlease.source.selection import printable
@@ -140,21 +143,21 @@ class HubSource:
         return tuple(file if file.sha256 else self._fetched(file) for file in files)
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[OpenHubFile]:
+    def open(self, file: SourceFile, waiting: Waiting = patient) -> Iterator[OpenHubFile]:
         """Fetch one file unless it is at hand; it is deleted on exit."""
         with contextlib.ExitStack() as stack:
             location = self._kept.get(file.path, "")
             if not location:
                 folder = tempfile.mkdtemp(prefix="file-", dir=self._folder)
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
-                location = self._download(file, folder)
+                location = self._download(file, folder, waiting)
             descriptor = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
             yield OpenHubFile(descriptor, file)
 
     def _fetched(self, file: SourceFile) -> SourceFile:
         folder = tempfile.mkdtemp(prefix="kept-", dir=self._folder)
-        location = self._download(file, folder)
+        location = self._download(file, folder, patient)
         descriptor = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
         try:
             opened = OpenHubFile(descriptor, file)
@@ -168,13 +171,18 @@ class HubSource:
             shutil.rmtree(folder)
         return SourceFile(file.path, file.size, digest, file.git_sha1)
 
-    def _download(self, file: SourceFile, folder: str) -> str:
+    def _download(self, file: SourceFile, folder: str, waiting: Waiting) -> str:
         from huggingface_hub import hf_hub_download
 
         what = f"fetching {file.path!r} of {self.name}"
         _require_room(folder, file, what)
         self._transport.body_limit = file.size + _BODY_SLACK
-        self._transport.on_bytes = lambda count: self._progress(Phase.DOWNLOAD, count, file.size)
+
+        def on_bytes(count: int) -> None:
+            self._progress(Phase.DOWNLOAD, count, file.size)
+            waiting()
+
+        self._transport.on_bytes = on_bytes
         try:
             location = hf_hub_download(
                 self._repo,
@@ -272,7 +280,7 @@ def _mismatch(file: SourceFile, expected: str, actual: str) -> SourceError:
     )
 
 
-def _translate(error: Exception, what: str) -> SourceError:
+def _translate(error: Exception, what: str) -> WeightLeaseError:
     from weightlease.source.hub_errors import translate
 
     return translate(error, what)

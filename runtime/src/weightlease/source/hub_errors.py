@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from weightlease.errors import WeightLeaseError
 from weightlease.reasons import Reason
 from weightlease.source.errors import SourceError
 from weightlease.source.hub_http import GaveUp, Moved, TooLong
@@ -24,9 +25,12 @@ _HINTS = {
 }
 
 
-def translate(error: Exception, what: str) -> SourceError:
+def translate(error: Exception, what: str) -> WeightLeaseError:
     """The reason behind `error`; `what` names the repository and what was asked of it."""
     from huggingface_hub import errors as hub
+
+    if isinstance(error, WeightLeaseError):
+        return error  # from whoever waited for the fetch
 
     cause = error.__cause__
     if isinstance(error, hub.LocalEntryNotFoundError) and isinstance(cause, Exception):

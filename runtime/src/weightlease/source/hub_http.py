@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 import httpx2
 
 MAX_LISTING_PAGE_BYTES = 64 * 1024 * 1024
-MAX_RETRY_AFTER_SECONDS = 60.0
+# shorter than a store waits for a producer that is silent between two files
+MAX_RETRY_AFTER_SECONDS = 30.0
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _COMMIT = "x-repo-commit"
 
@@ -40,7 +41,7 @@ class BoundedTransport(httpx2.BaseTransport):
     """Wraps the network for one endpoint, one commit and one transfer at a time.
 
     `timeout` is in seconds, per connection attempt and per read. Set `body_limit` (bytes) and
-    `on_bytes` before a file is asked for.
+    `on_bytes` (called with 0 when a request begins) before a file is asked for.
     """
 
     def __init__(self, endpoint: str, commit: str, *, retries: int, timeout: float) -> None:
@@ -58,6 +59,7 @@ class BoundedTransport(httpx2.BaseTransport):
         if _origin(request.url) != self._origin:
             request.headers.pop("authorization", None)
         request.headers["accept-encoding"] = "identity"
+        self.on_bytes(0)
         request.extensions = {**request.extensions, "timeout": self._timeouts()}
         try:
             response = self._network(request.url).handle_request(request)

@@ -26,6 +26,14 @@ Progress: TypeAlias = Callable[[Phase, int, int], None]
 """Called with the phase, the bytes done since the last call, and the phase's total in bytes."""
 
 
+Waiting: TypeAlias = Callable[[], None]
+"""Called again and again while a source fetches; what it raises ends the fetch."""
+
+
+def patient() -> None:
+    """Nobody waits for the fetch."""
+
+
 def silent(_phase: Phase, _done: int, _total: int) -> None:
     """No progress shown."""
 
@@ -100,8 +108,10 @@ class Source(Protocol):
 
         """
 
-    def open(self, file: SourceFile) -> AbstractContextManager[OpenFile]:
-        """Open one file of the listing.
+    def open(
+        self, file: SourceFile, waiting: Waiting = patient
+    ) -> AbstractContextManager[OpenFile]:
+        """Open one file of the listing, which may take as long as a download.
 
         Raises:
             SourceError: it is unreadable, gone, or changed since it was listed.

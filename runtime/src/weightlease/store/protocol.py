@@ -8,7 +8,7 @@ that has begun, a validation or a publication.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -62,6 +62,19 @@ class ArtifactWriter(Protocol):
 
     def asset(self, path: str, size: int, sha256: str = "") -> AbstractContextManager[FileWriter]:
         """A file without tensors, at `path` relative to the component."""
+
+
+@runtime_checkable
+class PatientWriter(Protocol):
+    """A writer that gives up on a producer which is silent for long between two files."""
+
+    def keep_alive(self) -> None:
+        """Say that the next file is on its way; cheap, to be called every few seconds.
+
+        Raises:
+            WeightLeaseError: the publication has ended meanwhile.
+
+        """
 
 
 class ProductionMetadata(msgspec.Struct, frozen=True):
