@@ -1,0 +1,32 @@
+"""`LocalStore` keeps the promises of every store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from store_conformance import StoreConformance, StoreWorld
+from weightlease.store.local import LocalStore
+
+
+@dataclass
+class LocalWorld:
+    root: Path
+
+    @property
+    def maker(self) -> tuple[str, str]:
+        return "weightlease.store.local:LocalStore", str(self.root)
+
+    def open(self) -> LocalStore:
+        return LocalStore(self.root)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> StoreWorld:
+    return LocalWorld(tmp_path / "domain")
+
+
+class TestLocalStore(StoreConformance):
+    pass
