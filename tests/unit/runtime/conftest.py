@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from descriptors import open_descriptors
 from small_artifact import SmallArtifact, make_artifact
 
 WEIGHT = np.arange(48, dtype="<f4").reshape(6, 8)
@@ -34,5 +34,5 @@ def artifact(tmp_path: Path) -> SmallArtifact:
 
 
 @pytest.fixture
-def descriptor_count() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def descriptors() -> list[str]:
+    return open_descriptors()

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from descriptors import open_descriptors
 from small_artifact import SmallArtifact, Tensor, make_artifact
 from weightlease.errors import ManifestError, SafetensorsFormatError, WeightLeaseError
 from weightlease.lease import WeightLease
@@ -180,7 +181,7 @@ def test_a_directory_shows_the_original_names_and_goes_with_its_block(
 
 @pytest.mark.parametrize("path", ["../evil", "/etc/passwd", "a/../../b", "", "a//b", "a\0b"])
 def test_an_asset_path_that_could_escape_is_refused_with_every_descriptor_closed(
-    artifact: SmallArtifact, path: str, descriptor_count: int
+    artifact: SmallArtifact, path: str, descriptors: list[str]
 ) -> None:
     format_metadata = {"assets": [{"path": path, "size": 2, "sha256": "0" * 64}]}
     hostile = LeasedManifest(replaced(artifact, format_metadata=format_metadata))
@@ -188,7 +189,7 @@ def test_an_asset_path_that_could_escape_is_refused_with_every_descriptor_closed
     os.close(assets.pop())
     with pytest.raises(ManifestError):
         WeightLease(hostile, payloads, assets, lock, artifact.provenance())
-    assert len(os.listdir("/proc/self/fd")) == descriptor_count
+    assert open_descriptors() == descriptors
 
 
 @pytest.mark.parametrize("path", ["model-00001.safetensors", "model-00001.safetensors/config.json"])
@@ -206,7 +207,7 @@ def test_an_asset_that_collides_with_a_payload_file_is_refused(
 
 
 def test_too_few_descriptors_or_another_size_are_refused(
-    artifact: SmallArtifact, descriptor_count: int
+    artifact: SmallArtifact, descriptors: list[str]
 ) -> None:
     payloads, assets, lock = artifact.descriptors()
     os.close(payloads.pop())
@@ -215,7 +216,7 @@ def test_too_few_descriptors_or_another_size_are_refused(
     payloads, assets, lock = artifact.descriptors()
     with pytest.raises(SafetensorsFormatError, match="bytes where the manifest says"):
         WeightLease(artifact.manifest, payloads[::-1], assets, lock, artifact.provenance())
-    assert len(os.listdir("/proc/self/fd")) == descriptor_count
+    assert open_descriptors() == descriptors
 
 
 @pytest.mark.parametrize(

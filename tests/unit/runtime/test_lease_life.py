@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from descriptors import open_descriptors
 from small_artifact import SmallArtifact, make_artifact
 from weightlease.errors import LiveViewsError, WeightLeaseError
 from weightlease.lease import WeightLease
@@ -45,10 +46,6 @@ def run_program(artifact: SmallArtifact, body: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
     )
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_a_tensor_outlives_its_closed_lease_in_a_real_process(artifact: SmallArtifact) -> None:

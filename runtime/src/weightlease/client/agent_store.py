@@ -34,6 +34,7 @@ from weightlease.reports import (
     StoreResult,
     StoreStatus,
 )
+from weightlease.store.lookup import INVALID_CODES
 from weightlease.store.protocol import WeightProducer
 
 _IDLE_CONNECTIONS = 4
@@ -41,11 +42,7 @@ _DEFAULT_WAIT_SECONDS = 600.0
 _OUTCOME = {
     FailureCode.LOCAL_MISS: StoreStatus.MISS,
     FailureCode.ACTIVE_BUILD_TIMEOUT: StoreStatus.TIMEOUT,
-    FailureCode.ARTIFACT_DENIED: StoreStatus.INVALID,
-    FailureCode.MANIFEST_INCOMPATIBLE: StoreStatus.INVALID,
-    FailureCode.MANIFEST_CORRUPT: StoreStatus.INVALID,
-    FailureCode.CHECKSUM_MISMATCH: StoreStatus.INVALID,
-    FailureCode.IDENTITY_COLLISION: StoreStatus.INVALID,
+    **dict.fromkeys(INVALID_CODES, StoreStatus.INVALID),
 }
 
 
@@ -132,7 +129,7 @@ class AgentStore:
             return _unsuccessful(
                 WeightLeaseError.of(
                     Stage.VALIDATION,
-                    FailureCode.IDENTITY_COLLISION,
+                    FailureCode.MANIFEST_INCOMPATIBLE,
                     f"the artifact of key {identity.key} has another identity",
                 )
             )
@@ -197,7 +194,7 @@ class AgentStore:
         try:
             status = self._build(producer, wait)
         except WeightLeaseError as error:
-            return _unsuccessful(error)
+            return _not_built(error)
         built = self.lookup(producer.identity, validation=validation)
         return StoreResult(status, built.lease) if built.lease is not None else built
 
@@ -396,3 +393,8 @@ def _reference(text: str) -> str:
 def _unsuccessful(error: WeightLeaseError) -> StoreResult:
     status = _OUTCOME.get(error.failure.code, StoreStatus.FAILED)
     return StoreResult(status, failure=None if status is StoreStatus.MISS else error.failure)
+
+
+def _not_built(error: WeightLeaseError) -> StoreResult:
+    late = error.failure.code is FailureCode.ACTIVE_BUILD_TIMEOUT
+    return StoreResult(StoreStatus.TIMEOUT if late else StoreStatus.FAILED, failure=error.failure)
