@@ -178,7 +178,7 @@ class Agent:
                 try:
                     await function()
                 except (WeightLeaseError, OSError) as error:
-                    log.error("periodic work failed", work=function.__name__, error=str(error))
+                    log.warning("periodic work failed", work=function.__name__, error=str(error))
 
         self._spawn(repeat())
 

@@ -50,7 +50,7 @@ def namespace_of(peer: Peer, asked: str) -> str:
         raise WeightLeaseError.of(
             Stage.ACCESS,
             FailureCode.INVALID_CONFIG,
-            f"namespace {namespace[:63]!r} is not a DNS label of lower case letters, digits and '-'",
+            f"namespace {namespace[:63]!r} is no DNS label of lower case letters, digits and '-'",
         )
     return namespace
 

@@ -228,8 +228,8 @@ def choose_version(offered: tuple[int, ...]) -> int:
         raise WeightLeaseError.of(
             Stage.ACCESS,
             FailureCode.UNSUPPORTED,
-            f"protocol versions {sorted(offered)[:8]} and {sorted(SUPPORTED_VERSIONS)} have none in "
-            "common; bring client and agent within one release of each other",
+            f"protocol versions {sorted(offered)[:8]} and {sorted(SUPPORTED_VERSIONS)} have none "
+            "in common; bring client and agent within one release of each other",
         )
     return max(common)
 

@@ -109,7 +109,7 @@ class Domains:
                 try:
                     self.open(Place(path.name, storage))
                 except WeightLeaseError as error:
-                    log.error("domain is unusable", path=str(path), failure=str(error.failure))
+                    log.warning("domain is unusable", path=str(path), failure=str(error.failure))
 
     def _open_one(self, place: Place) -> AgentDomain:
         export = self._exports.get(place.storage_class)

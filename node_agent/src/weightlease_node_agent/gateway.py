@@ -129,7 +129,7 @@ class KubernetesCluster:
         return found["metadata"]["resourceVersion"], WeightNode.parse(items[0]) if items else None
 
     async def _follow(self, name: str, version: str) -> AsyncIterator[NodeEvent]:
-        """Events from `version` on, over as many watches as it takes, until a new list is needed."""
+        """Events from `version` on, over as many watches as it takes; ends for a new list."""
         while True:
             response = await self._objects.list_cluster_custom_object_without_preload_content(
                 GROUP,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from weightlease_node_agent.channel import Channel, unread_bytes
 from weightlease_node_agent.limits import Quota
 
-_FIRST_CHECK_SECONDS = 0.001
+_FIRST_CHECK_SECONDS = 0.02
 _LAST_CHECK_SECONDS = 0.2
 
 

@@ -60,7 +60,7 @@ def status(survey: Survey, spec: Spec, *, agent_version: str, reported_at: str) 
     )
 
 
-def wanted_ids(found: Found, spec: Spec) -> list[str]:
+def references(found: Found, spec: Spec) -> list[str]:
     """The spec entries that an artifact answers.
 
     An entry with a key is answered by that key alone; one without by what was made for it in its
@@ -93,7 +93,7 @@ def inspected(survey: Survey, spec: Spec, key: str = "") -> InspectResult:
             found.place.namespace,
             str(found.place.storage_class),
             found.reason,
-            tuple(wanted_ids(found, spec)),
+            tuple(references(found, spec)),
             tuple(str(record.holder) for record in found.leases[:MAX_HOLDERS]),
         )
         for found in chosen[:MAX_INSPECTED]
@@ -105,8 +105,11 @@ def _rows(found: Found, spec: Spec) -> Iterator[HeldArtifact]:
     if found.state is not InventoryState.READY:
         return
     state = HeldState.INVALID if found.denied else HeldState.READY
-    # One row for each entry that the artifact answers, so that none hides behind another.
-    for wanted_id in wanted_ids(found, spec) or [""]:
+    # One row for each entry that the artifact answers or was made for before the entry went, so
+    # that none hides behind another and a deletion sees its bytes until they are gone.
+    present = {entry.id for entry in spec.entries}
+    gone = [each for each, _ in found.made_for if each not in present]
+    for wanted_id in [*references(found, spec), *gone] or [""]:
         yield HeldArtifact(
             namespace=found.place.namespace,
             storage_class=found.place.storage_class,

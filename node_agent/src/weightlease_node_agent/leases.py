@@ -126,7 +126,7 @@ class Leases:
                 pin = await self._pins.hold(domain, record.key, Validation.MANIFEST_AND_METADATA)
             except WeightLeaseError as error:
                 # The file itself still keeps every cleanup of ours away.
-                log.error("leased artifact can't be pinned", key=record.key, failure=str(error))
+                log.warning("leased artifact can't be pinned", key=record.key, failure=str(error))
             if record.lease_id in self._leases:
                 if pin is not None:
                     self._pins.let_go(pin)

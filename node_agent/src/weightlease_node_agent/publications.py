@@ -19,7 +19,7 @@ from weightlease.identity import WeightArtifactIdentity
 from weightlease.names import StorageClass
 from weightlease.store.artifact import OpenArtifact
 from weightlease.store.publication import Publication
-from weightlease.wire import BeginParams, BeginResult, FinalizeResult, PublicationStatus
+from weightlease.wire import BeginParams, BeginResult, PublicationStatus
 from weightlease_node_agent.authorization import PublicationGrant, authorize_publication
 from weightlease_node_agent.channel import Channel, Drop, PeerLostError, ThreadChannel
 from weightlease_node_agent.domains import AgentDomain, Domains, Place
@@ -265,7 +265,7 @@ def record_made_for(domain: AgentDomain, key: str, grant: PublicationGrant) -> N
     try:
         domain.records.add(key, grant.entry.id, grant.entry.generation)
     except OSError as error:
-        log.error("record is not written", key=key, error=error.strerror)
+        log.warning("record is not written", key=key, error=error.strerror)
 
 
 def _present(found: OpenArtifact, domain: AgentDomain, grant: PublicationGrant) -> BeginResult:

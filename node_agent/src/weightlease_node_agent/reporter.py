@@ -34,7 +34,7 @@ _JITTER = 0.2
 
 @dataclass
 class Written:
-    """What was written last, and when (monotonic seconds); `burst` are the latest writes at once."""
+    """What was written last and when; `burst` are the latest writes, all in monotonic seconds."""
 
     at: float
     status: WeightNodeStatus

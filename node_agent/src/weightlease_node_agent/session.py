@@ -121,7 +121,7 @@ class PublicationSession:
             self._state = following
             return
         try:
-            result = _HANDLERS[request.method](self, params)
+            result = self._handler(request.method)(params)
         except ProtocolError:
             raise
         except (WeightLeaseError, OSError) as error:
@@ -132,6 +132,17 @@ class PublicationSession:
         self._state = following
         if result is not None:
             self._send(encode_result(request.id, result))
+
+    def _handler(self, method: str) -> Callable[[Any], msgspec.Struct | None]:
+        handlers: dict[str, Callable[[Any], msgspec.Struct | None]] = {
+            "declare": self._declare,
+            "open_file": self._open_file,
+            "write": self._write,
+            "close_file": self._close_file,
+            "finalize": self._finalize,
+            "abort": self._abort,
+        }
+        return handlers[method]
 
     def _refuse(self, request: Request) -> None:
         if request.method == "write":
@@ -290,16 +301,6 @@ class PublicationSession:
 
 class _AbandonedError(Exception):
     """Tells an open file that its end will not come."""
-
-
-_HANDLERS: dict[str, Callable[[PublicationSession, Any], msgspec.Struct | None]] = {
-    "declare": PublicationSession._declare,
-    "open_file": PublicationSession._open_file,
-    "write": PublicationSession._write,
-    "close_file": PublicationSession._close_file,
-    "finalize": PublicationSession._finalize,
-    "abort": PublicationSession._abort,
-}
 
 
 def out_of_order(method: str, state: State) -> Failure:

@@ -1,0 +1,32 @@
+"""A real agent on a bare host, and something to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_process import AgentProcess
+from small_artifact import safetensors_bytes
+
+# Deadlines that a test waits for, short enough to wait for.
+QUICK = {
+    "WEIGHTLEASE_LIMITS__HELLO_SECONDS": "1",
+    "WEIGHTLEASE_LIMITS__FRAME_SECONDS": "1",
+    "WEIGHTLEASE_LIMITS__SEND_SECONDS": "1",
+    "WEIGHTLEASE_LIMITS__BODY_SECONDS": "2",
+    "WEIGHTLEASE_INTERVALS__LEASE_SWEEP": "0.5",
+    "WEIGHTLEASE_INTERVALS__ARTIFACT_SWEEP": "0.5",
+}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    with AgentProcess(tmp_path, environment=QUICK) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def payload() -> bytes:
+    """A safetensors file of twenty tensors."""
+    return safetensors_bytes({f"t{n}": ("F32", (64,), bytes([n] * 256)) for n in range(20)})
