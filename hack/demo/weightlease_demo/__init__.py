@@ -1,1 +1,1 @@
-"""The main job on a real cluster: install, warm a public checkpoint, serve it, show what is shared."""
+"""The main job on a real cluster: install, warm a public checkpoint, serve, show what is shared."""

@@ -48,8 +48,8 @@ def run(cluster: DevCluster) -> None:
         with step(f"WeightArtifact {NAMESPACE}/{ARTIFACT} from {hub.repo}@{hub.commit[:12]}"):
             kubectl.apply(
                 manifests.namespace(NAMESPACE),
-                manifests.token_secret("hub", NAMESPACE, TOKEN),
-                manifests.hub_artifact(ARTIFACT, NAMESPACE, hub, secret="hub"),
+                manifests.hub_token_secret("hub-token", NAMESPACE, TOKEN),
+                manifests.hub_artifact(ARTIFACT, NAMESPACE, hub, credentials="hub-token"),
             )
             kubectl.wait_for_condition("weightartifact", ARTIFACT, "Ready", NAMESPACE)
         print(kubectl("get", "wa,wn", "-n", NAMESPACE, "-o", "wide"))

@@ -60,10 +60,10 @@ def running_hub(address: str, *, token: str = "", port: int = 0) -> Iterator[Hub
         text=True,
     )  # fmt: skip
     try:
-        assert process.stdout is not None
-        if not select.select([process.stdout], [], [], 60)[0]:
+        output = process.stdout
+        if output is None or not select.select([output], [], [], 60)[0]:
             raise ClusterError("the local Hub did not start within 60 s")
-        line = process.stdout.readline()
+        line = output.readline()
         if not line:
             raise ClusterError(f"the local Hub ended with {process.wait(10)}")
         said = json.loads(line)

@@ -73,8 +73,8 @@ class Kubectl:
     def delete(self, kind: str, name: str, namespace: str = "", *, wait: bool = True) -> None:
         """Delete one object; a missing one is fine."""
         self(
-            "delete", kind, name, *_in(namespace), "--ignore-not-found", f"--wait={str(wait).lower()}",
-            "--timeout=120s", seconds=150,
+            "delete", kind, name, *_in(namespace), "--ignore-not-found",
+            f"--wait={str(wait).lower()}", "--timeout=120s", seconds=150,
         )  # fmt: skip
 
     def patch_status(self, kind: str, name: str, patch: Object, namespace: str = "") -> None:

@@ -19,7 +19,7 @@ def namespace(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-def token_secret(name: str, in_namespace: str, token: str) -> Object:
+def hub_token_secret(name: str, in_namespace: str, token: str) -> Object:
     """A Secret with a Hub token under the key `token`."""
     return {
         "apiVersion": "v1",
@@ -30,12 +30,12 @@ def token_secret(name: str, in_namespace: str, token: str) -> Object:
 
 
 def hub_artifact(
-    name: str, in_namespace: str, hub: Hub, *, secret: str = "", **spec: Any
+    name: str, in_namespace: str, hub: Hub, *, credentials: str = "", **spec: Any
 ) -> Object:  # fmt: skip
     """A WeightArtifact of a Hub repository."""
     source: Object = {"repo": hub.repo, "revision": hub.commit, "endpoint": hub.endpoint}
-    if secret:
-        source["tokenSecretRef"] = {"name": secret}
+    if credentials:
+        source["tokenSecretRef"] = {"name": credentials}
     return _artifact(name, in_namespace, {"huggingFace": source}, spec)
 
 
