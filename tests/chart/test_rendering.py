@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -113,3 +114,21 @@ def test_the_package_holds_the_definitions_and_the_files(tmp_path: Path) -> None
     wanted = [path for path in CHART.rglob("*") if path.is_file() and path.name != ".helmignore"]
     missing = {f"weightlease/{path.relative_to(CHART)}" for path in wanted} - set(listing)
     assert missing == set()
+
+
+def notes(values: dict[str, Any]) -> str:
+    return helm("install", "x", str(CHART), "--dry-run=client", "--namespace", "ns", values=values)
+
+
+def test_notes_name_the_next_steps_and_what_may_stop_the_pods() -> None:
+    text = notes({})
+    assert "kubectl -n ns rollout status daemonset/x-weightlease-agent" in text
+    assert "kubectl wait --for=condition=Ready weightartifact/" in text
+    assert "kubectl label namespace ns pod-security.kubernetes.io/enforce=privileged" in text
+    assert "are charged to the agent" not in text
+
+
+def test_notes_warn_of_a_memory_limit_that_the_tmpfs_can_reach() -> None:
+    limited: dict[str, Any] = {"agent": {"resources": {"limits": {"memory": "2Gi"}}}}
+    assert "agent.resources.limits.memory is 2Gi" in notes(limited)
+    assert "are charged to the agent" not in notes(limited | {"memory": {"enabled": False}})

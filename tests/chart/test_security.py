@@ -8,6 +8,7 @@ import pytest
 
 from helm import Object, containers, one, pod_templates
 from weightlease.names import AGENT_METRICS_PORT, AGENT_UID, OPERATOR_METRICS_PORT
+from weightlease_operator import kinds
 
 INIT_CONTAINERS = {"directories", "mount-memory"}
 
@@ -56,8 +57,28 @@ def test_agents_change_nothing_but_the_status_of_weight_nodes(default: list[Obje
 def test_the_operator_makes_jobs_and_never_changes_pods_or_nodes(default: list[Object]) -> None:
     role = "weightlease-operator"
     assert verbs_of(default, role, "batch/jobs") == {"get", "list", "watch", "create", "delete"}
-    for resource in ("/pods", "/nodes", "/namespaces", "weightlease.io/weightproducers"):
-        assert verbs_of(default, role, resource) <= {"get", "list", "watch"}
+    writes = {
+        resource
+        for name, resource, verb in rules(default)
+        if name == role and verb not in ("get", "list", "watch")
+    }
+    assert writes == {
+        "weightlease.io/weightartifacts",
+        "weightlease.io/weightartifacts/status",
+        "weightlease.io/weightnodes",
+        "batch/jobs",
+        "events.k8s.io/events",
+    }
+
+
+def test_the_operator_may_watch_whatever_it_watches(default: list[Object]) -> None:
+    role = "weightlease-operator"
+    for kind in kinds.WATCHED:
+        verbs = verbs_of(default, role, f"{kind.group}/{kind.plural}")
+        assert verbs >= {"list", "watch"}, kind.plural
+    for kind in (kinds.NAMESPACES, kinds.CLAIMS):
+        assert verbs_of(default, role, f"{kind.group}/{kind.plural}") == {"get"}
+    assert "create" in verbs_of(default, role, f"{kinds.EVENTS.group}/{kinds.EVENTS.plural}")
 
 
 def test_users_get_artifacts_and_nothing_else(
