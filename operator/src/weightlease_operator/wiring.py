@@ -1,0 +1,168 @@
+"""The composition root: every part is made here, and started and stopped in order.
+
+list everything → serve /healthz → work the queues → watch. A first whole list comes before any
+decision: an entry that is dropped because its artifact was not yet known would cost its bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import kopf
+import structlog
+from prometheus_client import CollectorRegistry
+
+from weightlease_operator import handlers
+from weightlease_operator.api_errors import ApiError
+from weightlease_operator.applying import Applier
+from weightlease_operator.cache import Key
+from weightlease_operator.fleet import Fleet
+from weightlease_operator.gateway import Gateway, connect
+from weightlease_operator.intake import Intake
+from weightlease_operator.kinds import JOBS, PODS, WATCHED
+from weightlease_operator.metrics import Metrics
+from weightlease_operator.reconciler import Reconciler
+from weightlease_operator.recorder import EventRecorder
+from weightlease_operator.server import application, serving
+from weightlease_operator.settings import Settings
+from weightlease_operator.workqueue import WorkQueue
+
+K = TypeVar("K")
+_log = structlog.get_logger(__name__)
+# a round that takes this many intervals is a loop that hangs
+_LATE_ROUNDS = 3
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Operator:
+    """All parts of one operator."""
+
+    def __init__(self, gateway: Gateway, settings: Settings, metrics: Metrics) -> None:
+        self._gateway, self._settings, self._metrics = gateway, settings, metrics
+        self._round_began: float | None = None
+        self._synced = False
+        self.fleet = Fleet()
+        recorder = EventRecorder(gateway, utc_now, socket.gethostname())
+        applier = Applier(gateway, self.fleet, recorder, settings.jobs, metrics)
+        reconciler = Reconciler(gateway, self.fleet, applier, settings.plan, utc_now)
+        self.artifacts: WorkQueue[Key] = self._queue("artifacts", reconciler.artifact)
+        self.nodes: WorkQueue[str] = self._queue("nodes", reconciler.node)
+        self.intake = Intake(
+            self.fleet,
+            wake_artifact=self.artifacts.add,
+            wake_node=self.nodes.add,
+            clock=utc_now,
+            grace=timedelta(seconds=settings.plan.agent_grace_seconds),
+        )
+
+    def _queue(self, name: str, handler: Callable[[K], Awaitable[float | None]]) -> WorkQueue[K]:
+        settings = self._settings
+        return WorkQueue(
+            name,
+            handler,
+            self._metrics,
+            workers=settings.workers,
+            batch=settings.batch_seconds,
+            base=settings.requeue_base_seconds,
+            cap=settings.requeue_cap_seconds,
+        )
+
+    async def run(self) -> None:
+        """Run until stopped by a signal; raises what made it fail."""
+        app = application(
+            self._metrics,
+            refresh=self._count_conditions,
+            alive=self._is_alive,
+            ready=lambda: self._synced,
+        )
+        async with serving(app, self._settings.bind_address, self._settings.metrics_port) as port:
+            _log.info("serving", port=port)
+            await self._first_round()
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(part)
+                    for part in (self.artifacts.run(), self.nodes.run(), self._rounds())
+                ]
+                self.intake.everything()
+                await self._watch()
+                for task in tasks:
+                    task.cancel()
+
+    async def _first_round(self) -> None:
+        wait = self._settings.requeue_base_seconds
+        while True:
+            try:
+                await self._round()
+            except ApiError as error:
+                _log.warning("the first list failed", error=str(error), retry_seconds=wait)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, self._settings.requeue_cap_seconds)
+            else:
+                self._synced = True
+                return
+
+    async def _rounds(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            try:
+                await self._round()
+            except ApiError as error:
+                _log.warning("a list failed", error=str(error))
+            else:
+                self.intake.everything()
+
+    async def _round(self) -> None:
+        self._round_began = asyncio.get_running_loop().time()
+        for kind in WATCHED:
+            raws, version = await self._gateway.list(kind)
+            self.intake.listed(kind, raws, version)
+        self._metrics.last_resync.set_to_current_time()
+
+    def _count_conditions(self) -> None:
+        counts = Counter(
+            (condition.type, condition.status.value)
+            for _, artifact in self.fleet.artifacts.items()
+            for condition in artifact.status.conditions
+        )
+        self._metrics.artifacts.clear()
+        for (condition, status), count in counts.items():
+            self._metrics.artifacts.labels(condition=condition, status=status).set(count)
+
+    def _is_alive(self) -> bool:
+        if self._round_began is None:
+            return True
+        age = asyncio.get_running_loop().time() - self._round_began
+        return age < _LATE_ROUNDS * self._settings.resync_seconds
+
+    async def _watch(self) -> None:
+        registry = kopf.OperatorRegistry()
+        handlers.register(registry, self.intake)
+        await kopf.operator(registry=registry, settings=_kopf_settings(), clusterwide=True)
+
+
+def _kopf_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    for kind in (JOBS, PODS):
+        settings.watching.label_selectors[kind.group, kind.version, kind.plural] = kind.selector
+    settings.watching.server_timeout = 290
+    settings.watching.client_timeout = 300
+    settings.watching.chunk_size = 500
+    return settings
+
+
+async def run(settings: Settings) -> None:
+    """The whole operator, until a signal."""
+    metrics = Metrics(CollectorRegistry())
+    async with connect(settings.request_timeout_seconds, metrics) as gateway:
+        await Operator(gateway, settings, metrics).run()
