@@ -3,7 +3,7 @@
 ::
 
     <cache>/
-      lock                                    flock while anything below changes
+      programs.lock, images.lock              flock while the programs, the images change
       components/<name>-<version>-<key>/      what was built
       bin/<command>                           links to the chosen programs; put it on PATH
 """
@@ -32,17 +32,17 @@ def bin_folder(cache: Path) -> Path:
 
 
 @contextmanager
-def locked(cache: Path) -> Iterator[None]:
-    """Waits until no other command changes the cache."""
+def locked(cache: Path, part: str) -> Iterator[None]:
+    """Waits until no other command changes this part of the cache."""
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
+    with (cache / f"{part}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def ensure(cache: Path) -> Path:
     """Makes every command of every component available; returns the folder for PATH."""
-    with locked(cache):
+    with locked(cache, "programs"):
         chosen: dict[str, Path] = {}
         missing = []
         for component in COMPONENTS:

@@ -43,7 +43,7 @@ def build(settings: Settings, root: Path, names: list[str], base: str | None) ->
     if unknown:
         raise BadSetting(f"no images/{unknown[0]}/Dockerfile; there are: {', '.join(found)}")
     buildah = Buildah(settings.cache / "containers")
-    with binaries.locked(settings.cache):
+    with binaries.locked(settings.cache, "images"):
         if base is None:
             base = base_image.ensure(buildah, settings.debian_mirror, _today())
         return [
