@@ -15,7 +15,7 @@ export UV_PYTHON_DOWNLOADS := never
 # compiling torch and pytest's plugins anew in every process would cost seconds each
 unexport PYTHONDONTWRITEBYTECODE
 
-CODE := $(wildcard runtime/src operator/src node_agent/src hack/devcluster/src hack/hub hack/demo benchmarks examples tests)
+CODE := $(wildcard runtime/src operator/src node_agent/src hack/devcluster/src hack/docs hack/hub hack/demo benchmarks examples tests)
 # a folder that does not exist drops out; one that exists without a test fails (tests/conftest.py)
 FAST_TESTS := $(wildcard tests/unit tests/contract tests/property)
 SLOW_TESTS := $(wildcard tests/faults tests/interop tests/integration tests/chart)
@@ -106,9 +106,10 @@ test: venv packages  ## everything, set-up included
 # ---- generated files ----
 
 .PHONY: generate
-generate: venv  ## write the custom resource definitions and the chart's copy from weightlease.api
+generate: venv  ## write what is made from code: the custom resource definitions and docs/metrics.md
 	$(BIN)/python -m weightlease.api.generate crds
 	$(BIN)/python -m weightlease.api.generate charts/weightlease/crds
+	$(BIN)/python hack/docs/metrics_document.py docs/metrics.md
 
 # ---- a real cluster ----
 

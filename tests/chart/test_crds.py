@@ -1,15 +1,9 @@
-"""The chart ships the generated definitions, of the kinds that its roles and hooks name."""
+"""Helm installs the definitions of all kinds that the chart's roles and hooks name."""
 
 from __future__ import annotations
 
 from helm import CHART, Object, helm, one
 from weightlease.names import GROUP, VERSION
-
-
-def test_the_charts_definitions_are_the_generated_ones() -> None:
-    generated = CHART.parents[1] / "crds"
-    shipped = {path.name: path.read_bytes() for path in (CHART / "crds").iterdir()}
-    assert shipped == {path.name: path.read_bytes() for path in generated.iterdir()}
 
 
 def test_helm_installs_every_definition() -> None:
