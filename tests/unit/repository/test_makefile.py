@@ -45,5 +45,5 @@ def test_every_folder_of_tests_is_run_by_the_makefile(root: Path) -> None:
     folders = {path.parts[-2] for path in root.glob("tests/*/*")} | {
         path.name for path in root.glob("tests/*/") if any(path.rglob("test_*.py"))
     }
-    named = set(re.findall(r"tests/([a-z]+)", makefile))
+    named = set(re.findall(r"tests/([a-z0-9]+)", makefile))
     assert {name for name in folders if not name.startswith("__")} - RUN_ELSEWHERE <= named
