@@ -324,7 +324,7 @@ class StoreConformance:
         (entry,) = found.inventory
         assert (entry.artifact_key, entry.state) == (fine_tune(0).key, InventoryState.READY)
         assert entry.size_bytes >= len(PAYLOADS[PAYLOAD]) + len(ASSETS["1_Pooling/config.json"])
-        assert found.domain_uuid
+        assert found.scope == "node"
         assert found.store_bytes >= entry.size_bytes
 
     def _fails(self, world: StoreWorld, producer: SampleProducer, expected: FailureCode) -> None:
