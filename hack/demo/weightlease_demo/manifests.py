@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Mapping
 from typing import Any
 
 from weightlease_demo.cluster import REPOSITORY
@@ -83,16 +84,21 @@ def consumer_pod(
     image: str,
     command: list[str],
     security: Object | None = None,
+    folders: Mapping[str, str] | None = None,
 ) -> Object:
     """A pod that can reach its node's agent.
 
     It runs the producer's image, with this environment's site-packages mounted read-only for what
-    the image lacks: torch and transformers.
+    the image lacks: torch and transformers. `folders` are more folders of the host, by mount path.
     """
     mounts = {
         "socket": ("/run/weightlease", "/run/weightlease"),
         "libraries": (_SITE_PACKAGES, "/opt/site-packages"),
         "examples": (str(REPOSITORY / "examples"), "/examples"),
+        **{
+            f"folder-{number}": (path, mount)
+            for number, (mount, path) in enumerate((folders or {}).items())
+        },
     }
     token = {"serviceAccountToken": {"audience": "weightlease.io", "path": "token"}}
     return {
