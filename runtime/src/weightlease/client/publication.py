@@ -64,6 +64,11 @@ class Publication:
         """Digest of the present artifact's manifest; empty while it is being built."""
         return self._begun.manifest_sha256
 
+    @property
+    def payload_bytes(self) -> int:
+        """Size of the present artifact's payload files; 0 while it is being built."""
+        return self._begun.payload_bytes
+
     @contextmanager
     def payload(self, name: str, size: int, sha256: str = "") -> Iterator[_StreamedFile]:
         """See `ArtifactWriter.payload`."""
