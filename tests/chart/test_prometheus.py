@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prometheus_client import start_http_server
 
-from prometheus import PrometheusServer, Target, panel_queries
+from prometheus import PrometheusServer, Target, panel_queries, pod_targets
 from weightlease_node_agent.metrics import Metrics
 
 
@@ -38,6 +38,30 @@ def test_what_a_target_reports_changes_what_a_query_answers(
         assert sample.labels["job"] == "weightlease-agent"
         metrics.active.labels("team-a").set(5)
         server.wait_for('weightlease_agent_leases_active{namespace="team-a"} == 5')
+
+
+def test_answers_name_each_series_and_leave_out_what_is_not_a_number(
+    tmp_path: Path, metrics: Metrics, address: str
+) -> None:
+    metrics.active.labels("team-a").set(2)
+    queries = {"leases": "sum by (namespace) (weightlease_agent_leases_active)", "none": "0 / 0"}
+    with PrometheusServer(tmp_path, {"agents": [Target(address, {})]}, interval="200ms") as server:
+        server.wait_for("weightlease_agent_leases_active")
+        answers = server.answers(queries)
+    assert answers == {"leases": {'{"namespace": "team-a"}': 2}, "none": {}}
+
+
+def test_pods_with_an_address_are_targets_named_after_their_nodes() -> None:
+    pods = [
+        {
+            "metadata": {"name": "agent-x"},
+            "spec": {"nodeName": "node-1"},
+            "status": {"podIP": "10.1.2.3"},
+        },
+        {"metadata": {"name": "agent-y"}, "spec": {"nodeName": "node-2"}, "status": {}},
+    ]
+    expected = Target("10.1.2.3:9470", {"node": "node-1", "pod": "agent-x"})
+    assert pod_targets(pods, 9470) == [expected]
 
 
 def test_a_target_that_moves_is_found_again(tmp_path: Path, address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import socket
@@ -37,6 +38,20 @@ class Target:
 
     address: str
     labels: Mapping[str, str]
+
+
+def pod_targets(pods: Sequence[Mapping[str, Any]], port: int) -> list[Target]:
+    """What to scrape of these pods, as `kubectl get -o json` lists them; one without an address is
+    left out. Labels are those that the chart's PodMonitors set.
+    """
+    return [
+        Target(
+            f"{pod['status']['podIP']}:{port}",
+            {"node": pod["spec"]["nodeName"], "pod": pod["metadata"]["name"]},
+        )
+        for pod in pods
+        if pod.get("status", {}).get("podIP")
+    ]
 
 
 def panel_queries(dashboard: Mapping[str, Any], *, window: str = "1m") -> dict[str, str]:
@@ -154,6 +169,21 @@ class PrometheusServer:
                 raise TimeoutError(f"no answer to {expression!r} within {seconds:g} s")
             time.sleep(0.2)
         return samples
+
+    def answers(self, queries: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Each query's answer: value by series, labels written as one text.
+
+        NaN is left out: it is what quantiles and ratios of nothing answer, and equals nothing, so
+        that it would look like a change.
+        """
+        return {
+            title: {
+                json.dumps(dict(sample.labels), sort_keys=True): sample.value
+                for sample in self.query(expression)
+                if not math.isnan(sample.value)
+            }
+            for title, expression in queries.items()
+        }
 
     def firing(self) -> set[str]:
         """Names of the alerts that fire now."""
