@@ -29,7 +29,9 @@ class RefusedError(Exception):
 class RawPeer:
     """One connection; every call waits at most `timeout` seconds."""
 
-    def __init__(self, path: Path, *, hello: bool = True, token: str = "", timeout: float = 20.0):
+    def __init__(
+        self, path: Path, *, hello: bool = True, token: str = "", timeout: float = 20.0
+    ) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(timeout)
         self.socket.connect(str(path))
@@ -89,9 +91,7 @@ class RawPeer:
             self.send("write", wire.WriteParams(len(chunk)), chunk)
         return self.call("close_file", wire.Empty(), wire.CloseFileResult)
 
-    def finalize(
-        self, identity: WeightArtifactIdentity, expected: str = ""
-    ) -> wire.FinalizeResult:
+    def finalize(self, identity: WeightArtifactIdentity, expected: str = "") -> wire.FinalizeResult:
         producer = identity.producer
         params = wire.FinalizeParams(
             producer.manifest_schema, producer.restorer_schema, {}, expected

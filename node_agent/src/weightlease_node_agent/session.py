@@ -173,7 +173,7 @@ class PublicationSession:
             if sum(declared is kind for declared, _ in self._declared) > most:
                 raise _bad(f"more than {most} files of kind {kind} are declared")
         if self._declared_bytes > self.progress.total:
-            raise _too_large(
+            raise _bad(
                 f"declared files hold {self._declared_bytes} bytes, the publication was begun "
                 f"with total_bytes {self.progress.total}"
             )
@@ -196,7 +196,7 @@ class PublicationSession:
         declared, had = file.declaration.size, file.staged.received
         try:
             if had + left > declared:
-                raise _too_large(
+                raise _bad(
                     f"{file.declaration.name!r} was declared with {declared} bytes and got "
                     f"{had + left}"
                 )
@@ -315,7 +315,3 @@ def out_of_order(method: str, state: State) -> Failure:
 
 def _bad(message: str) -> WeightLeaseError:
     return WeightLeaseError.of(Stage.PRODUCTION, FailureCode.PRODUCER_FAILED, message)
-
-
-def _too_large(message: str) -> WeightLeaseError:
-    return WeightLeaseError.of(Stage.CAPACITY, FailureCode.ARTIFACT_TOO_LARGE, message)

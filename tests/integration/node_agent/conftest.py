@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from agent_process import AgentProcess
 from small_artifact import safetensors_bytes
 

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
+
 from agent_process import AgentProcess, wait_until
 from raw_peer import RawPeer, RefusedError
 from small_artifact import identity
-
 from weightlease import wire
 from weightlease.errors import FailureCode
 from weightlease.manifest import parse_manifest
