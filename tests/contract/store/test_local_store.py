@@ -29,4 +29,7 @@ def world(tmp_path: Path) -> StoreWorld:
 
 
 class TestLocalStore(StoreConformance):
-    pass
+    def test_an_inspection_names_its_domain(self, world: LocalWorld) -> None:
+        # An agent's peers see several domains at once, so this is no promise of every store.
+        store = world.open()
+        assert store.inspect().domain_uuid == store.domain.uuid
