@@ -1,0 +1,232 @@
+"""A real etcd, API server and a few controllers, without nodes: validation, CEL, conflicts, Jobs.
+
+The programs are those that `devcluster build` made or found. Everything lives in one folder and
+dies with the context.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster.binaries import bin_folder, built_folder
+from devcluster.components import COMPONENTS
+from devcluster.settings import Settings
+
+Object = dict[str, Any]
+
+TOKEN = "tests-admin"
+MERGE = "application/merge-patch+json"
+_START_SECONDS = 60
+_CONTROLLERS = (
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "serviceaccount-controller",
+)
+CRDS = Path(__file__).resolve().parents[2] / "crds"
+
+
+class HttpError(Exception):
+    """The API server's answer to a call that it refused."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status, self.message = status, message
+
+
+def find_program(name: str) -> str:
+    """A program on PATH, or one that `devcluster build` made.
+
+    Raises:
+        RuntimeError: neither is there.
+
+    """
+    cache = Settings.from_environment(os.environ).cache
+    folders = [bin_folder(cache)]
+    folders += [built_folder(cache, each) for each in COMPONENTS if name in each.commands]
+    path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise RuntimeError(f"no {name} on PATH or in {cache}: run `python -m devcluster build`")
+    return found
+
+
+@dataclass(frozen=True)
+class ApiServer:
+    """How to reach it; calls are JSON and raise HttpError."""
+
+    url: str
+    kubeconfig: Path
+    ca: Path
+
+    def call(
+        self, method: str, path: str, body: Object | None = None, content: str = "application/json"
+    ) -> Object:
+        request = urllib.request.Request(  # noqa: S310 - our own address
+            self.url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": content},
+        )
+        context = ssl.create_default_context(cafile=str(self.ca))
+        try:
+            with urllib.request.urlopen(request, timeout=20, context=context) as answer:  # noqa: S310
+                decoded: Object = json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read().decode(errors="replace")
+            raise HttpError(error.code, text) from error
+        return decoded
+
+    def get(self, path: str) -> Object:
+        return self.call("GET", path)
+
+    def create(self, path: str, body: Object) -> Object:
+        return self.call("POST", f"{path}?fieldValidation=Strict", body)
+
+    def patch(self, path: str, body: Object) -> Object:
+        return self.call("PATCH", path, body, MERGE)
+
+    def delete(self, path: str) -> Object:
+        return self.call("DELETE", path)
+
+    def kubectl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [find_program("kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments],
+            check=check,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def install_crds(self) -> None:
+        """The definitions of the tree, established."""
+        root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        for path in sorted(CRDS.glob("*.yaml")):
+            name = self.create(root, yaml.safe_load(path.read_text()))["metadata"]["name"]
+            self.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+
+
+@contextmanager
+def running(folder: Path, *, controllers: bool = False) -> Iterator[ApiServer]:
+    """An API server in `folder`; with `controllers`, Jobs get pods and dependents are collected."""
+    with ExitStack() as stack:
+        etcd = f"http://127.0.0.1:{_free_port()}"
+        stack.enter_context(_process(folder, "etcd", _etcd_flags(folder, etcd)))
+        port = _free_port()
+        stack.enter_context(_process(folder, "kube-apiserver", _api_flags(folder, etcd, port)))
+        server = _server(folder, port)
+        _wait_until_ready(folder, server)
+        if controllers:
+            flags = [
+                f"--kubeconfig={server.kubeconfig}",
+                f"--controllers={','.join(_CONTROLLERS)}",
+                f"--service-account-private-key-file={folder}/accounts.key",
+                "--leader-elect=false",
+                "--secure-port=0",
+            ]
+            stack.enter_context(_process(folder, "kube-controller-manager", flags))
+        yield server
+
+
+def _etcd_flags(folder: Path, url: str) -> list[str]:
+    peer = f"http://127.0.0.1:{_free_port()}"
+    return [
+        f"--data-dir={folder}/etcd",
+        f"--listen-client-urls={url}",
+        f"--advertise-client-urls={url}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--unsafe-no-fsync",
+    ]
+
+
+def _api_flags(folder: Path, etcd: str, port: int) -> list[str]:
+    (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+    subprocess.run(
+        ["openssl", "genrsa", "-out", f"{folder}/accounts.key", "2048"],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return [
+        f"--etcd-servers={etcd}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={folder}/certificates",
+        f"--token-auth-file={folder}/tokens.csv",
+        "--authorization-mode=RBAC",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={folder}/accounts.key",
+        f"--service-account-signing-key-file={folder}/accounts.key",
+        "--profiling=false",
+    ]
+
+
+@contextmanager
+def _process(folder: Path, name: str, flags: list[str]) -> Iterator[None]:
+    with (folder / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            [find_program(name), *flags], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        )
+    try:
+        yield
+    finally:
+        # nothing of it is kept, and the API server takes long to leave in peace
+        process.kill()
+        process.wait()
+
+
+def _server(folder: Path, port: int) -> ApiServer:
+    url, ca = f"https://127.0.0.1:{port}", folder / "certificates" / "apiserver.crt"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "test", "cluster": {"server": url, "certificate-authority": str(ca)}}
+        ],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "current-context": "test",
+    }
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps(config))
+    return ApiServer(url, kubeconfig, ca)
+
+
+def _wait_until_ready(folder: Path, server: ApiServer) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            server.get("/api/v1/namespaces/default")
+        except (OSError, ssl.SSLError, HttpError) as error:
+            if time.monotonic() > deadline:
+                log = (folder / "kube-apiserver.log").read_text()[-4000:]
+                raise RuntimeError(f"the API server is not ready ({error}):\n{log}") from error
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
