@@ -97,8 +97,8 @@ BUILD_LOG := build/devcluster.log
 .PHONY: test
 test: venv packages  ## everything, set-up included
 	mkdir -p $(dir $(BUILD_LOG))
-	$(DEVCLUSTER) build >$(BUILD_LOG) 2>&1 & building=$$!; \
-	trap 'kill $$building 2>/dev/null || true' EXIT; \
+	setsid env $(DEVCLUSTER) build >$(BUILD_LOG) 2>&1 & building=$$!; \
+	trap 'kill -- -$$building 2>/dev/null || true' EXIT; \
 	$(MAKE) lint type test-fast; \
 	wait $$building || { tail -n 50 $(BUILD_LOG); exit 1; }; \
 	$(MAKE) test-slow test-e2e
