@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -188,8 +187,7 @@ def raise_denied(key: str) -> NoReturn:
 def _reopen(file: CheckedFile) -> int:
     fd = filesystem.open_file(file.path)
     info = os.fstat(fd)
-    same = os.path.samestat(info, file.info) and stat.S_ISREG(info.st_mode)
-    if not same or info.st_size != file.info.st_size:
+    if _fingerprint(info) != _fingerprint(file.info):
         os.close(fd)
         raise WeightLeaseError.of(
             Stage.VALIDATION,
@@ -197,3 +195,8 @@ def _reopen(file: CheckedFile) -> int:
             f"{os.path.basename(file.path)!r} changed between its validation and the lease",
         )
     return fd
+
+
+def _fingerprint(info: os.stat_result) -> tuple[int, ...]:
+    # inode numbers are used again, change times are not
+    return (info.st_dev, info.st_ino, info.st_mode, info.st_size, info.st_ctime_ns)
