@@ -66,7 +66,6 @@ def run_program(
         security=security,
         folders={**PROGRAMS, **(folders or {})},
     )
-    pod["spec"]["containers"][0]["env"][0]["value"] = "/opt/site-packages:/examples"
     kubectl.create(pod)
     until(f"{name} runs", lambda: phase(kubectl, name, namespace) in {"Running", "Succeeded"})
 

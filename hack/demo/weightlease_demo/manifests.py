@@ -13,6 +13,12 @@ from weightlease_demo.kubectl import Object
 API_VERSION = "weightlease.io/v1alpha1"
 SERVING_PORT = 8080
 _SITE_PACKAGES = sysconfig.get_paths()["purelib"]
+_RESTRICTED = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
 
 
 def namespace(name: str) -> Object:
@@ -91,16 +97,35 @@ def consumer_pod(
     It runs the producer's image, with this environment's site-packages mounted read-only for what
     the image lacks: torch and transformers. `folders` are more folders of the host, by mount path.
     """
-    mounts = {
-        "socket": ("/run/weightlease", "/run/weightlease"),
-        "libraries": (_SITE_PACKAGES, "/opt/site-packages"),
-        "examples": (str(REPOSITORY / "examples"), "/examples"),
-        **{
-            f"folder-{number}": (path, mount)
-            for number, (mount, path) in enumerate((folders or {}).items())
-        },
+    host_folders = {
+        "/run/weightlease": "/run/weightlease",
+        "/opt/site-packages": _SITE_PACKAGES,
+        "/examples": str(REPOSITORY / "examples"),
+        **(folders or {}),
     }
     token = {"serviceAccountToken": {"audience": "weightlease.io", "path": "token"}}
+    volumes: list[Object] = [{"name": "token", "projected": {"sources": [token]}}]
+    mounts: list[Object] = [{"name": "token", "mountPath": "/var/run/secrets/weightlease.io"}]
+    for number, (mount, path) in enumerate(host_folders.items()):
+        volume = f"folder-{number}"
+        volumes.append({"name": volume, "hostPath": {"path": path, "type": "Directory"}})
+        mounts.append({"name": volume, "mountPath": mount, "readOnly": True})
+    environment = {
+        "PYTHONPATH": "/opt/site-packages:/examples",
+        "HF_HUB_OFFLINE": "1",
+        "HOME": "/nonexistent",
+        "NODE_NAME": node,
+        "POD_NAME": name,
+    }
+    container = {
+        "name": "main",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": command,
+        "env": [{"name": key, "value": value} for key, value in environment.items()],
+        "securityContext": security or _RESTRICTED,
+        "volumeMounts": mounts,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -110,46 +135,8 @@ def consumer_pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 3,
-            "containers": [
-                {
-                    "name": "main",
-                    "image": image,
-                    "imagePullPolicy": "Never",
-                    "command": command,
-                    "env": [
-                        {"name": "PYTHONPATH", "value": "/opt/site-packages"},
-                        {"name": "HF_HUB_OFFLINE", "value": "1"},
-                        {"name": "HOME", "value": "/nonexistent"},
-                        {"name": "NODE_NAME", "value": node},
-                        {"name": "POD_NAME", "value": name},
-                    ],
-                    "securityContext": security
-                    or {
-                        "runAsNonRoot": True,
-                        "runAsUser": 65532,
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    "volumeMounts": [
-                        *(
-                            {"name": volume, "mountPath": path, "readOnly": True}
-                            for volume, (_, path) in mounts.items()
-                        ),
-                        {
-                            "name": "token",
-                            "mountPath": "/var/run/secrets/weightlease.io",
-                            "readOnly": True,
-                        },
-                    ],
-                }
-            ],
-            "volumes": [
-                *(
-                    {"name": volume, "hostPath": {"path": path, "type": "Directory"}}
-                    for volume, (path, _) in mounts.items()
-                ),
-                {"name": "token", "projected": {"sources": [token]}},
-            ],
+            "containers": [container],
+            "volumes": volumes,
         },
     }
 
