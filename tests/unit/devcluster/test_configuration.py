@@ -18,7 +18,6 @@ NODE = LAYOUT.node("node-2", 2)
 TRAITS = HostTraits(
     cgroup_version=2,
     may_lower_oom_scores=True,
-    snapshotter="overlayfs",
     cni_plugins=Path("/usr/lib/cni"),
     runc=Path('/odd "name"/runc'),
     resolv_conf="/etc/resolv.conf",

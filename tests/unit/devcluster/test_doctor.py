@@ -23,6 +23,7 @@ WHOLE = Machine(
     ready=frozenset(),
     free_cache_bytes=100 * GIB,
     free_state_bytes=100 * GIB,
+    available_memory_bytes=16 * GIB,
 )
 
 
@@ -45,6 +46,7 @@ def test_a_whole_machine_lacks_nothing() -> None:
         ({"gcc": False}, Need.BUILD, "gcc", "gcc"),
         ({"free_cache_bytes": GIB}, Need.CLUSTER, "WEIGHTLEASE_CACHE", "elsewhere"),
         ({"free_state_bytes": GIB}, Need.CLUSTER, "WEIGHTLEASE_STATE", "elsewhere"),
+        ({"available_memory_bytes": GIB}, Need.CLUSTER, "4 GiB of memory", "larger"),
     ],
 )
 def test_each_lack_is_named_with_what_it_hinders_and_its_way_out(

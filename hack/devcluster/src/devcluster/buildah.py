@@ -30,6 +30,11 @@ class Buildah:
             deadline=_SECONDS,
         ).strip()
 
+    def unmount(self) -> None:
+        """The overlay driver leaves its folder mounted on itself; the cache must stay removable."""
+        for folder in (self.storage, self.storage.with_name(f"{self.storage.name}-run")):
+            host.unmount_below(folder)
+
     def has_image(self, reference: str) -> bool:
         try:
             self.run("inspect", "--type", "image", "--format", "{{.FromImageID}}", reference)

@@ -145,7 +145,7 @@ def remove_node(cluster: Cluster, name: str, *, keep_object: bool) -> None:
             del noted.nodes[name]
             noted.save(cluster.layout.record)
             if not keep_object:
-                cluster.kubectl.run("delete", "node", name, "--ignore-not-found")
+                cluster.kubectl.run("delete", "node", name, "--ignore-not-found", "--wait=false")
 
 
 def stop_node(cluster: Cluster, name: str) -> None:
@@ -231,7 +231,7 @@ def _start(cluster: Cluster, extra: dict[str, list[str]]) -> Record:
 
 def _add_nodes(cluster: Cluster, noted: Record, names: list[str]) -> None:
     """Starts the named nodes, and kubelets that are stopped; returns when all are Ready."""
-    traits = nodes.traits(cluster.layout.state, cluster.programs)
+    traits = nodes.traits(cluster.programs)
     noted.nodes.update({name: int(name.removeprefix("node-")) for name in names})
     noted.save(cluster.layout.record)
     archives = [pause_archive(cluster.settings.cache, cluster.programs)]

@@ -26,7 +26,6 @@ class HostTraits:
 
     cgroup_version: int
     may_lower_oom_scores: bool
-    snapshotter: str
     cni_plugins: Path
     runc: Path
     resolv_conf: str
@@ -166,7 +165,7 @@ def kubelet(network: Network, node: NodeLayout, layout: Layout, traits: HostTrai
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
-        "clusterDNS": [network.dns_address],
+        # No cluster DNS: without an address for it, pods take the host's resolvers.
         "clusterDomain": "cluster.local",
         "resolvConf": traits.resolv_conf,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
@@ -207,9 +206,6 @@ disabled_plugins = [
 [grpc]
   address = {socket}
 
-[plugins."io.containerd.cri.v1.images"]
-  snapshotter = {snapshotter}
-
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = {pause}
 
@@ -237,7 +233,6 @@ def containerd(node: NodeLayout, traits: HostTraits) -> str:
         # TOML's basic strings follow JSON's escapes.
         root=json.dumps(str(node.containerd_root)),
         socket=json.dumps(CONTAINERD_SOCKET),
-        snapshotter=json.dumps(traits.snapshotter),
         pause=json.dumps(PAUSE_IMAGE),
         restrict=json.dumps(not traits.may_lower_oom_scores),
         plugins=json.dumps(str(traits.cni_plugins)),

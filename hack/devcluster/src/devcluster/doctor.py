@@ -8,7 +8,8 @@ from devcluster.machine import Machine
 
 _GIB = 1024**3
 _CACHE_GIB = 6
-_STATE_GIB = 5
+_STATE_GIB = 2
+_MEMORY_GIB = 4
 _GO = (1, 26)
 
 PACKAGES = {
@@ -131,6 +132,10 @@ def _space(machine: Machine) -> list[Finding]:
                     f"free some, or point {name} elsewhere",
                 )
             )
+    if machine.available_memory_bytes < _MEMORY_GIB * _GIB:
+        has = f"{machine.available_memory_bytes / _GIB:.1f}"
+        missing = f"{_MEMORY_GIB} GiB of memory ({has} GiB available): nodes keep images in it"
+        found.append(Finding(Need.CLUSTER, missing, "end other programs, or use a larger machine"))
     return found
 
 

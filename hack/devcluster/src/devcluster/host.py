@@ -128,7 +128,7 @@ def cgroup_hierarchies() -> list[Path]:
         return [_CGROUP_ROOT]
     roots = [path for path in _CGROUP_ROOT.iterdir() if (path / "cgroup.procs").exists()]
     # cpu and cpu,cpuacct are often two names of one hierarchy: by real path each comes once.
-    return sorted({path.resolve() for path in roots if path.name != "unified"})
+    return sorted({path.resolve() for path in roots})
 
 
 def add_cgroup(name: str) -> None:

@@ -13,7 +13,7 @@
       nodes/<name>/
         containerd.toml  kubelet.json  kubelet.kubeconfig  cni/10-bridge.conflist
         containerd.log   kubelet.log
-        containerd/            root of the image and snapshot stores
+        containerd/            image and snapshot stores: in the node, a tmpfs of its own
         host/<n>/              bound over the paths of BOUND_PATHS inside the node
 """
 

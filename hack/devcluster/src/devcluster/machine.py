@@ -32,6 +32,7 @@ class Machine:
     """Names of components that are built already or found on the machine."""
     free_cache_bytes: int
     free_state_bytes: int
+    available_memory_bytes: int
 
 
 TOOLS = (
@@ -69,6 +70,7 @@ def observe(settings: Settings) -> Machine:
         ),
         free_cache_bytes=_free_bytes(settings.cache),
         free_state_bytes=_free_bytes(settings.state),
+        available_memory_bytes=_available_memory_bytes(),
     )
 
 
@@ -87,6 +89,13 @@ def _go() -> tuple[int, int] | None:
     except DevclusterError:
         return None
     return (int(found[1]), int(found[2])) if found else None
+
+
+def _available_memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def _free_bytes(folder: Path) -> int:

@@ -44,7 +44,7 @@ def find_cni_plugins() -> Path | None:
     return None
 
 
-def traits(state: Path, programs: Path) -> HostTraits:
+def traits(programs: Path) -> HostTraits:
     """What this host makes different in a node's configuration."""
     plugins = find_cni_plugins()
     if plugins is None:
@@ -53,8 +53,6 @@ def traits(state: Path, programs: Path) -> HostTraits:
     return HostTraits(
         cgroup_version=host.cgroup_version(),
         may_lower_oom_scores=host.has_sys_resource(),
-        # overlayfs cannot lie on overlayfs.
-        snapshotter="native" if host.filesystem_type(state) == "overlayfs" else "overlayfs",
         cni_plugins=plugins,
         runc=(programs / "runc").resolve(),
         resolv_conf=next((str(path) for path in resolvers if path.exists()), ""),
@@ -68,6 +66,10 @@ def namespace_script(node: NodeLayout, ready: Path) -> str:
         "mount --make-rprivate /",
         *map(shlex.join, binds),
         "mount -t tmpfs -o mode=1777,nosuid,nodev shm /dev/shm",
+        # Images are many small files, slow to delete on disk; this goes with the namespace.
+        shlex.join(
+            ["mount", "-t", "tmpfs", "-o", "mode=0711", "images", str(node.containerd_root)]
+        ),
         "mount --make-rshared /",
         f": > {shlex.quote(str(ready))}",
         "exec sleep infinity",
@@ -83,8 +85,8 @@ def start_runtime(
     address = ipaddress.IPv4Interface(f"{network.node_address(node.index)}/24")
     host.add_bridge(network.bridge(node.index), address)
     host.add_cgroup(network.cgroup(node.index))
-    for bound in BOUND_PATHS:
-        node.behind(bound).mkdir(parents=True, exist_ok=True)
+    for folder in (node.containerd_root, *map(node.behind, BOUND_PATHS)):
+        folder.mkdir(parents=True, exist_ok=True)
     node.cni.mkdir(exist_ok=True)
     (node.cni / "10-bridge.conflist").write_text(configuration.cni(network, node))
     node.containerd_config.write_text(configuration.containerd(node, traits))

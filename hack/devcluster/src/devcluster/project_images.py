@@ -44,11 +44,13 @@ def build(settings: Settings, root: Path, names: list[str], base: str | None) ->
         raise BadSetting(f"no images/{unknown[0]}/Dockerfile; there are: {', '.join(found)}")
     buildah = Buildah(settings.cache / "containers")
     with binaries.locked(settings.cache, "images"):
-        if base is None:
-            base = base_image.ensure(buildah, settings.debian_mirror, _today())
-        return [
-            _ensure(settings.cache, buildah, root, found[name], base) for name in names or found
-        ]
+        try:
+            if base is None:
+                base = base_image.ensure(buildah, settings.debian_mirror, _today())
+            chosen = names or list(found)
+            return [_ensure(settings.cache, buildah, root, found[name], base) for name in chosen]
+        finally:
+            buildah.unmount()
 
 
 def _ensure(cache: Path, buildah: Buildah, root: Path, file: Path, base: str) -> Image:

@@ -42,10 +42,6 @@ class Network:
         """Address of the ``kubernetes`` Service, on ``lo``: there is no kube-proxy to route it."""
         return str(self.service_cidr[1])
 
-    @property
-    def dns_address(self) -> str:
-        return str(self.service_cidr[10])
-
     def bridge(self, index: int) -> str:
         """Bridge of node ``index``; at most 15 characters, the kernel's limit."""
         return f"wl{self.instance}n{index}"
