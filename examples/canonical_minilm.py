@@ -13,6 +13,7 @@ import mmap
 import sys
 
 import torch
+
 from minilm import SENTENCES, Encoder, digest
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}

@@ -24,9 +24,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from minilm import SENTENCES, Encoder, digest
-
 import weightlease
+from minilm import SENTENCES, Encoder, digest
 from weightlease.errors import FailureCode, WeightLeaseError
 from weightlease.store.local import LocalStore
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from weightlease.source.model import Phase
 
 INTERVAL_SECONDS = 5.0
+SMALL_DOWNLOAD = 1024 * 1024
 
 
 class Reporter:
@@ -45,7 +46,7 @@ class Reporter:
         now = self._clock()
         if self._bar is not None:
             self._bar.update(done)
-        elif now - self._told >= INTERVAL_SECONDS or self._done >= total:
+        elif now - self._told >= INTERVAL_SECONDS or self._at_the_end_of_much():
             self._told = now
             rate = self._done / max(now - self._began, 0.001)
             self.event(
@@ -61,6 +62,11 @@ class Reporter:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+    def _at_the_end_of_much(self) -> bool:
+        # A checkpoint has dozens of small files; each is a download of its own.
+        phase, total = self._phase or (Phase.PUBLISH, 0)
+        return self._done >= total and (phase is not Phase.DOWNLOAD or total >= SMALL_DOWNLOAD)
 
     def _start(self, phase: Phase, total: int) -> None:
         self.close()
