@@ -143,8 +143,7 @@ def lease(arguments: argparse.Namespace, target: Target) -> int:
     if arguments.run:
         with target.lease(arguments.artifact) as held:
             return holding.run_with(held, arguments.run)
-    holding.block_ending_signals()
-    with target.lease(arguments.artifact) as held:
+    with holding.ending_signals_held(), target.lease(arguments.artifact) as held:
         if arguments.output == "json":
             print_json(
                 {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 
 from weightlease.lease import WeightLease
@@ -15,9 +16,14 @@ ENV_KEY = "WEIGHTLEASE_KEY"
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
-def block_ending_signals() -> None:
-    """From here on a signal waits for `wait_for_ending_signal` instead of ending the process."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+@contextmanager
+def ending_signals_held() -> Iterator[None]:
+    """Within, a signal waits for `wait_for_ending_signal` instead of ending the process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def wait_for_ending_signal() -> None:

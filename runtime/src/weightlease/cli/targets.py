@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from weightlease.cli.roots import live_agent, open_root, require_no_agent
 from weightlease.client import AgentStore
@@ -12,7 +15,7 @@ from weightlease.identity import is_key
 from weightlease.lease import WeightLease
 from weightlease.policy import Validation
 from weightlease.producer.snapshot import SnapshotProducer
-from weightlease.reports import CleanupResult, StoreStatus
+from weightlease.reports import CleanupResult, InventoryState, StoreStatus
 from weightlease.store.artifact import OpenArtifact
 from weightlease.wire import InspectedArtifact
 
@@ -85,7 +88,7 @@ class RootTarget:
             for entry in inspection.inventory
             if key in {"", entry.artifact_key}
         ]
-        return Listing(tuple(found))
+        return Listing(_merged(found))
 
     def lease(self, artifact: str) -> WeightLease:
         found = self._store.lookup_key(_require_key(artifact))
@@ -133,7 +136,7 @@ class AgentTarget:
 
     def entries(self, key: str = "") -> Listing:
         found = self._store.inspect_artifacts(key)
-        return Listing(found.artifacts, found.truncated)
+        return Listing(_merged(found.artifacts), found.truncated)
 
     def lease(self, artifact: str) -> WeightLease:
         return self._store.acquire(artifact)
@@ -159,6 +162,25 @@ class AgentTarget:
 
     def cleanup(self, key: str) -> CleanupResult:
         return self._store.cleanup(_require_key(key), namespace=self._namespace)
+
+
+def _merged(found: Sequence[InspectedArtifact]) -> tuple[InspectedArtifact, ...]:
+    """One entry for an artifact and the marker that denies it: nobody can lease it."""
+    ready, denied = str(InventoryState.READY), str(InventoryState.DENIED)
+    markers = {(one.namespace, one.key): one for one in found if one.state == denied}
+    merged = []
+    for one in found:
+        marker = markers.get((one.namespace, one.key))
+        if one.state == ready and marker is not None:
+            merged.append(msgspec.structs.replace(one, state=denied, reason=marker.reason))
+        elif one is not marker or not _is_stored(found, one):
+            merged.append(one)
+    return tuple(merged)
+
+
+def _is_stored(found: Sequence[InspectedArtifact], marker: InspectedArtifact) -> bool:
+    wanted = (str(InventoryState.READY), marker.namespace, marker.key)
+    return any((one.state, one.namespace, one.key) == wanted for one in found)
 
 
 def _published(artifact: OpenArtifact, status: StoreStatus) -> Published:
