@@ -20,6 +20,15 @@ from raw_peer import RawPeer
 
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
+# Deadlines that a test waits for, short enough to wait for.
+QUICK = {
+    "WEIGHTLEASE_LIMITS__HELLO_SECONDS": "1",
+    "WEIGHTLEASE_LIMITS__FRAME_SECONDS": "1",
+    "WEIGHTLEASE_LIMITS__SEND_SECONDS": "1",
+    "WEIGHTLEASE_LIMITS__BODY_SECONDS": "2",
+    "WEIGHTLEASE_INTERVALS__LEASE_SWEEP": "0.5",
+    "WEIGHTLEASE_INTERVALS__ARTIFACT_SWEEP": "0.5",
+}
 
 
 class AgentProcess:

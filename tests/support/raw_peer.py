@@ -40,7 +40,11 @@ class RawPeer:
         self.greeting: wire.HelloResult | None = None
         if hello:
             params = wire.HelloParams(wire.SUPPORTED_VERSIONS, token, "test")
-            self.greeting = self.call("hello", params, wire.HelloResult)
+            try:
+                self.greeting = self.call("hello", params, wire.HelloResult)
+            except BaseException:
+                self.close()
+                raise
 
     def send(self, method: str, params: msgspec.Struct, data: bytes = b"") -> int:
         self._next += 1

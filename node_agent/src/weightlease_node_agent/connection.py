@@ -164,6 +164,8 @@ class Connection:
                 await self._publish(request, params)
                 return
             answer = await self.services.requests.answer(peer, request.method, params)
+        except ProtocolError:
+            raise
         except WeightLeaseError as error:
             await self._send(encode_error(request.id, error.failure))
             return

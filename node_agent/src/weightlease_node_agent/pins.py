@@ -21,6 +21,7 @@ from weightlease.store.artifact import OpenArtifact
 from weightlease_node_agent.domains import AgentDomain
 from weightlease_node_agent.executor import Run
 from weightlease_node_agent.exports import FileMark
+from weightlease_node_agent.wanted import missing
 
 _LOCK_SECONDS = 30.0
 
@@ -136,6 +137,9 @@ class Pins:
             self._close(pin)
 
     def _open(self, domain: AgentDomain, key: str, validation: Validation) -> Pin:
+        # A lock leaves its file behind, so a key that any peer can make up is not locked.
+        if not os.path.lexists(domain.path / "artifacts" / key):
+            raise missing(f"there is no artifact {key} in this store")
         full = validation is Validation.FULL_CHECKSUM
         known = self._checksummed.get((domain, key), "")
         cheap = Validation.MANIFEST_AND_METADATA if full and known else validation

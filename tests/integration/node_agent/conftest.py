@@ -7,18 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_process import AgentProcess
+from agent_process import QUICK, AgentProcess
 from small_artifact import safetensors_bytes
-
-# Deadlines that a test waits for, short enough to wait for.
-QUICK = {
-    "WEIGHTLEASE_LIMITS__HELLO_SECONDS": "1",
-    "WEIGHTLEASE_LIMITS__FRAME_SECONDS": "1",
-    "WEIGHTLEASE_LIMITS__SEND_SECONDS": "1",
-    "WEIGHTLEASE_LIMITS__BODY_SECONDS": "2",
-    "WEIGHTLEASE_INTERVALS__LEASE_SWEEP": "0.5",
-    "WEIGHTLEASE_INTERVALS__ARTIFACT_SWEEP": "0.5",
-}
 
 
 @pytest.fixture
