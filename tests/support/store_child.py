@@ -4,7 +4,7 @@
 
 Protocol on stdio, one word a line. `build` says "producing" when it holds the build and waits for a
 line before it goes on; then "built", "joined", "hit" or "<status> <code>". `lease` says its status,
-then holds the lease until it reads a line. `race` builds without stopping.
+then holds the lease until it reads a line. `race` builds without stopping, `cleanup` cleans up.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ def announce(writer: FileWriter) -> None:
 def main() -> None:
     maker, argument, operation, number = sys.argv[1:5]
     store, identity = open_store(maker, argument), fine_tune(int(number))
+    if operation == "cleanup":
+        say(str(store.cleanup(identity.key).status))
+        return
     if operation == "build":
         result = store.get_or_build(SampleProducer(identity, during=Stepping()))
     elif operation == "race":

@@ -108,14 +108,15 @@ class FileLock:
         return fd
 
     def close(self) -> None:
-        """Release the lock; in a forked child only this process's copy of it."""
+        """Release the lock; in a forked child only this process's copy of it. Never raises."""
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
-        try:
-            if os.getpid() == self._pid:
+        # Whatever these calls answer, the descriptor is gone afterwards and the lock with it.
+        if os.getpid() == self._pid:
+            with suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
-        finally:
+        with suppress(OSError):
             os.close(fd)
 
     def __enter__(self) -> Self:
@@ -131,8 +132,7 @@ class FileLock:
 
     def __del__(self) -> None:
         # A lock nobody refers to any more is over; the descriptor must not outlive it.
-        with suppress(OSError):
-            self.close()
+        self.close()
 
 
 def is_locked(path: str) -> bool:

@@ -182,8 +182,7 @@ class Publication:
             # What cannot be removed now is swept by the key's next builder.
             with suppress(OSError):
                 filesystem.remove_tree(path)
-        with suppress(OSError):
-            self._build_lock.close()
+        self._build_lock.close()
 
     # ---- files ----
 

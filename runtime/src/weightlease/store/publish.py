@@ -81,10 +81,10 @@ def publish(domain: Domain, staged: Staged, deadline: Deadline) -> None:
             _commit(paths, key)
         except OSError as error:
             raise _take_back(paths, key, error) from error
-    finally:
-        # The lock's fate cannot change what is published: the kernel drops it with the descriptor.
         with suppress(OSError):
-            lock.close()
+            reach(Point.AFTER_COMMIT)
+    finally:
+        lock.close()
 
 
 def _write_metadata(staged: Staged) -> None:
