@@ -6,6 +6,7 @@ dies with the context.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -13,11 +14,10 @@ import socket
 import ssl
 import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,29 +68,26 @@ def find_program(name: str) -> str:
 
 @dataclass(frozen=True)
 class ApiServer:
-    """How to reach it; calls are JSON and raise HttpError."""
+    """How to reach it, over one connection; calls are JSON and raise HttpError."""
 
-    url: str
     kubeconfig: Path
-    ca: Path
+    connection: http.client.HTTPSConnection
 
     def call(
         self, method: str, path: str, body: Object | None = None, content: str = "application/json"
     ) -> Object:
-        request = urllib.request.Request(  # noqa: S310 - our own address
-            self.url + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": content},
-        )
-        context = ssl.create_default_context(cafile=str(self.ca))
+        data = None if body is None else json.dumps(body)
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": content}
         try:
-            with urllib.request.urlopen(request, timeout=20, context=context) as answer:  # noqa: S310
-                decoded: Object = json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read().decode(errors="replace")
-            raise HttpError(error.code, text) from error
+            self.connection.request(method, path, data, headers)
+            answer = self.connection.getresponse()
+            text = answer.read().decode(errors="replace")
+        except (http.client.HTTPException, OSError):
+            self.connection.close()  # the next call connects anew
+            raise
+        if answer.status >= 400:
+            raise HttpError(answer.status, text)
+        decoded: Object = json.loads(text)
         return decoded
 
     def get(self, path: str) -> Object:
@@ -120,6 +117,9 @@ class ApiServer:
         for path in sorted(CRDS.glob("*.yaml")):
             name = self.create(root, yaml.safe_load(path.read_text()))["metadata"]["name"]
             self.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+        for plural in ("weightartifacts", "weightproducers", "weightnodes"):
+            # an established resource still answers 429 while its storage begins
+            _until_answered(partial(self.get, f"/apis/weightlease.io/v1alpha1/{plural}"))
 
 
 @contextmanager
@@ -130,8 +130,8 @@ def running(folder: Path, *, controllers: bool = False) -> Iterator[ApiServer]:
         stack.enter_context(_process(folder, "etcd", _etcd_flags(folder, etcd)))
         port = _free_port()
         stack.enter_context(_process(folder, "kube-apiserver", _api_flags(folder, etcd, port)))
-        server = _server(folder, port)
-        _wait_until_ready(folder, server)
+        server = _connect(folder, port)
+        stack.callback(server.connection.close)
         if controllers:
             flags = [
                 f"--kubeconfig={server.kubeconfig}",
@@ -194,7 +194,7 @@ def _process(folder: Path, name: str, flags: list[str]) -> Iterator[None]:
         process.wait()
 
 
-def _server(folder: Path, port: int) -> ApiServer:
+def _kubeconfig(folder: Path, port: int) -> Path:
     url, ca = f"https://127.0.0.1:{port}", folder / "certificates" / "apiserver.crt"
     config = {
         "apiVersion": "v1",
@@ -208,18 +208,33 @@ def _server(folder: Path, port: int) -> ApiServer:
     }
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(json.dumps(config))
-    return ApiServer(url, kubeconfig, ca)
+    return kubeconfig
 
 
-def _wait_until_ready(folder: Path, server: ApiServer) -> None:
+def _connect(folder: Path, port: int) -> ApiServer:
+    """Wait until the server has made its certificate and answers."""
+    certificate = folder / "certificates" / "apiserver.crt"
+    try:
+        _until_answered(certificate.stat)
+        context = ssl.create_default_context(cafile=str(certificate))
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+        server = ApiServer(_kubeconfig(folder, port), connection)
+        _until_answered(lambda: server.get("/api/v1/namespaces/default"))
+    except (OSError, HttpError, http.client.HTTPException) as error:
+        log = (folder / "kube-apiserver.log").read_text()[-4000:]
+        raise RuntimeError(f"the API server is not ready ({error}):\n{log}") from error
+    return server
+
+
+def _until_answered(call: Callable[[], object]) -> None:
+    """Repeat a call until it succeeds; raises its last error after a while."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
-            server.get("/api/v1/namespaces/default")
-        except (OSError, ssl.SSLError, HttpError) as error:
+            call()
+        except (OSError, HttpError, http.client.HTTPException):
             if time.monotonic() > deadline:
-                log = (folder / "kube-apiserver.log").read_text()[-4000:]
-                raise RuntimeError(f"the API server is not ready ({error}):\n{log}") from error
+                raise
             time.sleep(0.1)
         else:
             return

@@ -6,6 +6,8 @@ name that is taken counts as done when it is ours; an object that is gone counts
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -63,6 +65,8 @@ class Applier:
     ) -> None:
         self._api, self._fleet, self._recorder = api, fleet, recorder
         self._settings, self._metrics = settings, metrics
+        # artifacts are reconciled side by side; without it they would conflict with each other
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def apply(self, observed: Observation, plan: Plan) -> None:
         """Raises JobRefused, and the ApiErrors of the gateway; applying again is safe."""
@@ -89,6 +93,13 @@ class Applier:
         A list computed from an older version could drop what another artifact has added since,
         and the agent would clean those bytes.
         """
+        async with self._locks[agent.name]:
+            current = self._fleet.agents.get("", agent.name)
+            await self._replace_entries(current or agent, namespace, name, own)
+
+    async def _replace_entries(
+        self, agent: AgentView, namespace: str, name: str, own: tuple[WantedArtifact, ...]
+    ) -> None:
         for _ in range(_ATTEMPTS):
             entries = replaced(agent.entries, namespace, name, own)
             body = {

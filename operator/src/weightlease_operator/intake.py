@@ -3,8 +3,8 @@
     an event about              wakes
     a WeightArtifact            itself
     a WeightProducer            the artifacts that name it
-    a WeightNode                artifacts with an entry or bytes there; all, when its agent comes
-                                back, and the node itself
+    a WeightNode                artifacts with an entry or bytes there, and those being deleted;
+                                all, when its agent comes back; and the node itself
     a Node                      all artifacts, and the node itself
     a Job, or a pod of one      its artifact
 
@@ -99,9 +99,17 @@ class Intake:
         elif _but_time(before) == _but_time(after):
             return
         else:
-            keys = _concerned(before) | _concerned(after)
+            keys = _concerned(before) | _concerned(after) | self._deleting()
         for key in keys:
             self._wake_artifact(key)
+
+    def _deleting(self) -> set[Key]:
+        """They wait for agents to have read a spec that no longer names them."""
+        return {
+            key
+            for key, artifact in self._fleet.artifacts.items()
+            if artifact.metadata.deletion_timestamp is not None
+        }
 
     def _was_reporting(self, agent: AgentView) -> bool:
         return is_reporting(agent, now=self._clock(), grace=self._grace)

@@ -1,4 +1,4 @@
-"""One API server per test session, with the custom resources of the tree installed."""
+"""One API server per test module, with the custom resources of the tree installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import apiserver
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
     with apiserver.running(tmp_path_factory.mktemp("apiserver"), controllers=True) as running:
         running.install_crds()

@@ -12,10 +12,12 @@ from planning_world import (
     MANIFEST,
     OTHER_KEY,
     OTHER_MANIFEST,
+    PRODUCER,
     SIZE,
     World,
 )
 from weightlease.api.weight_node import HeldState
+from weightlease.api.weight_producer import SourceKind
 from weightlease.reasons import Reason
 from weightlease_operator.observation import ClaimView, Problem, Taint
 from weightlease_operator.planning import plan
@@ -367,7 +369,7 @@ def test_it_wakes_for_what_time_alone_changes() -> None:
     assert plan(world.observe()).wake_at == world.now + timedelta(seconds=10)
 
 
-BLOCKED = {
+BLOCKED: dict[Reason, dict[str, object]] = {
     Reason.PRODUCER_NOT_FOUND: {"producerRef": {"name": "absent"}},
     Reason.PRODUCER_UNSUPPORTED: {},
     Reason.HOST_PATH_NOT_ALLOWED: {"source": {"hostPath": {"path": "/models"}}},
@@ -379,11 +381,10 @@ BLOCKED = {
 @pytest.mark.parametrize("reason", BLOCKED)
 def test_a_wrong_reference_is_named_and_starts_nothing(reason: Reason) -> None:
     world = World(spec=BLOCKED[reason])
-    assert world.producer is not None
     if reason is Reason.PRODUCER_NOT_FOUND:
         world.producer = None
     if reason is Reason.PRODUCER_UNSUPPORTED:
-        world.producer = world.producer.model_copy(update={"sources": ["hostPath"]})
+        world.producer = PRODUCER.model_copy(update={"sources": [SourceKind.HOST_PATH]})
     if reason is Reason.SOURCE_NOT_MOUNTABLE:
         world.claim = ClaimView(exists=False)
     if reason is Reason.PREWARM_FAILED:
