@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -231,39 +229,6 @@ def test_a_running_agents_root_is_read_and_never_changed(
         assert weightlease("verify", key, "--root", root).code == 5
         assert not list((root / "deny").iterdir()), "the agent itself finds and denies it"
     assert weightlease("cleanup", key, "--root", root).code == 0
-
-
-def test_root_acts_as_the_owner_of_the_store(checkpoint: Path, root: Path) -> None:
-    uid = 47000
-    weightlease("publish", checkpoint, "--root", root)
-    for folder, names, files in os.walk(root):
-        for name in (*names, *files):
-            os.chown(os.path.join(folder, name), uid, uid)
-    os.chown(root, uid, uid)
-    reach(root)
-    (entry,) = spawned("ls", "--root", root, "-o", "json").json["artifacts"]
-    done = spawned(
-        "lease",
-        entry["key"],
-        "--root",
-        root,
-        "--",
-        "sh",
-        "-c",
-        'id -u; cat "$WEIGHTLEASE_DIR"/config.json',
-    )
-    assert (done.code, done.out) == (0, f"{uid}\n{{}}"), done.error
-    found = subprocess.run(
-        ["find", root, "-not", "-uid", str(uid)], check=True, capture_output=True
-    )
-    assert found.stdout == b"", "nothing of root's is left that would shut the owner out"
-
-
-def reach(path: Path) -> None:
-    """Let every user through to `path`."""
-    for parent in path.parents:
-        if parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o711)
 
 
 def test_help_documents_every_exit_code() -> None:

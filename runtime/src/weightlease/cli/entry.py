@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from weightlease.cli import commands
 from weightlease.cli.arguments import parse
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (see `exit_codes`)."""
     parsed = parse(sys.argv[1:] if arguments is None else arguments)
     try:
-        return int(_COMMANDS[parsed.command](parsed, _target(parsed)))
+        with closing(_target(parsed)) as target:
+            return int(_COMMANDS[parsed.command](parsed, target))
     except WeightLeaseError as error:
         print_error(error, parsed.output)
         return exit_code(error)

@@ -58,6 +58,9 @@ class Target(Protocol):
     def cleanup(self, key: str) -> CleanupResult:
         """Remove one artifact."""
 
+    def close(self) -> None:
+        """Let go of the store; leases go on."""
+
 
 class RootTarget:
     """A store root on this host."""
@@ -118,6 +121,9 @@ class RootTarget:
     def cleanup(self, key: str) -> CleanupResult:
         return self._store.cleanup(_require_key(key))
 
+    def close(self) -> None:
+        """Nothing is held between two commands."""
+
 
 class AgentTarget:
     """The agent behind a socket; `namespace` and `storage_class` go with a publish."""
@@ -162,6 +168,9 @@ class AgentTarget:
 
     def cleanup(self, key: str) -> CleanupResult:
         return self._store.cleanup(_require_key(key), namespace=self._namespace)
+
+    def close(self) -> None:
+        self._store.close()
 
 
 def _merged(found: Sequence[InspectedArtifact]) -> tuple[InspectedArtifact, ...]:
