@@ -116,6 +116,8 @@ def controller_manager_flags(layout: Layout) -> list[str]:
         "--use-service-account-credentials=true",
         "--leader-elect=false",
         "--secure-port=0",
+        # It would make its default folder, below /usr.
+        f"--flex-volume-plugin-dir={layout.state}/volume-plugins",
         "--node-monitor-period=2s",
         f"--node-monitor-grace-period={_NODE_GRACE_SECONDS}s",
         "--profiling=false",
