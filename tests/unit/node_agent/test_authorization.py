@@ -42,8 +42,16 @@ def test_a_pod_of_the_named_job_may_publish_for_its_entry() -> None:
 
 @pytest.mark.parametrize(
     "pod",
-    ["warm-minilm", "warm-minilm-", "warm-minilm-x7k2", "warm-minilm-x7k2pp", "warm-minilm-X7K2P"]
-    + ["warm-minilm-2-x7k2p", "x-warm-minilm-x7k2p", "warm-minilm-a-b-c"],
+    [
+        "warm-minilm",
+        "warm-minilm-",
+        "warm-minilm-x7k2",
+        "warm-minilm-x7k2pp",
+        "warm-minilm-X7K2P",
+        "warm-minilm-2-x7k2p",
+        "x-warm-minilm-x7k2p",
+        "warm-minilm-a-b-c",
+    ],
 )
 def test_a_pod_that_only_resembles_the_jobs_may_not(pod: str) -> None:
     assert refusal(pod_peer(pod), entry()) is FailureCode.PRODUCER_UNAVAILABLE

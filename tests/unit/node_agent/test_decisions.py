@@ -33,14 +33,12 @@ def report(survey: Survey, of: Spec) -> WeightNodeStatus:
 
 def test_a_lost_watch_keeps_the_entries_and_removes_nothing() -> None:
     wanted = Wanted()
-    assert not wanted.spec.may_remove
     node = WeightNode.model_validate({"metadata": {"generation": 3}})
-    wanted.observe(node)
-    assert wanted.spec.may_remove
-    wanted.lose()
-    assert (wanted.spec.generation, wanted.spec.may_remove) == (3, False)
-    wanted.observe(None)
-    assert not wanted.spec.may_remove
+    seen = [(wanted.spec.generation, wanted.spec.may_remove)]
+    for change in (lambda: wanted.observe(node), wanted.lose, lambda: wanted.observe(None)):
+        change()
+        seen.append((wanted.spec.generation, wanted.spec.may_remove))
+    assert seen == [(0, False), (3, True), (3, False), (0, False)]
 
 
 def test_a_reference_names_one_shard() -> None:

@@ -137,10 +137,10 @@ async def test_the_socket_is_replaced_at_once_and_removed_only_while_ours(tmp_pa
 
 async def test_descriptors_from_a_peer_are_closed() -> None:
     ours, theirs = socket.socketpair()
-    with ours, theirs, open("/dev/null") as file:
+    with ours, theirs:
         channel = Channel(ours)
         before = len(os.listdir("/proc/self/fd"))
-        rights = array.array("i", [file.fileno()] * 5)
+        rights = array.array("i", [theirs.fileno()] * 5)
         theirs.sendmsg([b"\0\0\0\2{}"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         with pytest.raises(ProtocolError):
             await channel.receive_frame(idle=5, frame=5, late=Drop.IDLE_TIMEOUT)

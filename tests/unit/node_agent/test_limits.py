@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from weightlease.errors import FailureCode, WeightLeaseError
@@ -34,7 +36,7 @@ def test_a_flood_pushes_out_its_own_oldest_connection() -> None:
     ended: list[str] = []
     strangers = Strangers(3)
     for name, origin in (("good", "g"), ("bad1", "b"), ("bad2", "b"), ("bad3", "b"), ("bad4", "b")):
-        strangers.add(name, origin, lambda name=name: ended.append(name))
+        strangers.add(name, origin, partial(ended.append, name))
     assert ended == ["bad1", "bad2"]
     assert len(strangers) == 3
 
