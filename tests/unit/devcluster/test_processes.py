@@ -60,3 +60,8 @@ def test_killing_all_ends_the_marked_and_nobody_else(daemon: int, tmp_path: Path
     processes.kill_all(lambda: processes.members(tmp_path), "the daemon")
     assert processes.members(tmp_path) == set()
     assert processes.wait_gone(daemon, deadline=5)
+
+
+def test_another_cluster_is_known_by_its_state_folder(daemon: int, tmp_path: Path) -> None:
+    assert str(tmp_path) in processes.other_clusters(tmp_path / "mine")
+    assert str(tmp_path) not in processes.other_clusters(tmp_path)

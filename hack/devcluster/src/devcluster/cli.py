@@ -40,6 +40,8 @@ Command = Callable[[Settings, argparse.Namespace], int]
 
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
+    # Where Debian keeps iptables and runc; a user's PATH may not reach there.
+    os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     command: Command = arguments.command
     try:
         return command(Settings.from_environment(os.environ), arguments)

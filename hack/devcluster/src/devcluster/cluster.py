@@ -245,6 +245,7 @@ def _add_nodes(cluster: Cluster, noted: Record, names: list[str]) -> None:
                 _import(cluster, node, archive)
             nodes.write_kubelet_files(noted, cluster.layout, node, traits)
         nodes.start_kubelet(noted, cluster.layout, node, cluster.programs)
+        node.complete.touch()
 
     every = cluster.all_nodes(noted)
     _on_each(every, start)
@@ -277,6 +278,21 @@ def _is_ready(cluster: Cluster, name: str) -> bool:
     return name in cluster.kubectl.ready_nodes()
 
 
+def _restore_shared(noted: Record, layout: Layout) -> None:
+    """Kernel settings and folders as they were, unless another cluster still needs them.
+
+    Removing a folder also unmounts what other mount namespaces have mounted on it.
+    """
+    others = processes.other_clusters(layout.state)
+    if others:
+        say(f"kernel settings and empty folders stay for {', '.join(sorted(others))}")
+        return
+    host.write_sysctls(noted.sysctls)
+    for path in noted.created:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
 def _remove(cluster: Cluster) -> None:
     """Kills every process and undoes every change that the record names."""
     layout = cluster.layout
@@ -294,10 +310,7 @@ def _remove(cluster: Cluster) -> None:
             nodes.tear_down(noted, layout, node)
         host.forbid_forwarding(str(noted.network.pod_cidr))
         host.remove_loopback_address(noted.network.api_address)
-        host.write_sysctls(noted.sysctls)
-        for path in noted.created:
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+        _restore_shared(noted, layout)
     host.unmount_below(layout.state)
     for entry in layout.state.iterdir():
         if entry == layout.lock:

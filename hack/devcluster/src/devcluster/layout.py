@@ -12,7 +12,7 @@
       pids/<process>.json      pid and start time (see ``processes``)
       nodes/<name>/
         containerd.toml  kubelet.json  kubelet.kubeconfig  cni/10-bridge.conflist
-        containerd.log   kubelet.log
+        containerd.log   kubelet.log   complete
         containerd/            image and snapshot stores: in the node, a tmpfs of its own
         host/<n>/              bound over the paths of BOUND_PATHS inside the node
 """
@@ -62,6 +62,11 @@ class NodeLayout:
     @property
     def kubelet_kubeconfig(self) -> Path:
         return self.root / "kubelet.kubeconfig"
+
+    @property
+    def complete(self) -> Path:
+        """Exists once the node was started whole; a start that was cut short leaves none."""
+        return self.root / "complete"
 
     def log(self, program: str) -> Path:
         return self.root / f"{program}.log"

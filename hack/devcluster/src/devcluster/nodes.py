@@ -32,9 +32,11 @@ def pid_file(layout: Layout, node: NodeLayout, program: str) -> Path:
 
 
 def is_up(layout: Layout, node: NodeLayout) -> bool:
-    """Whether namespace and containerd live; the kubelet may be stopped on purpose."""
+    """Whether it was started whole and still is; the kubelet may be stopped on purpose."""
     programs = ("namespace", "containerd")
-    return all(processes.pid_of(pid_file(layout, node, name)) is not None for name in programs)
+    return node.complete.exists() and all(
+        processes.pid_of(pid_file(layout, node, name)) is not None for name in programs
+    )
 
 
 def find_cni_plugins() -> Path | None:

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from devcluster.errors import DeadlineExceeded
@@ -59,16 +59,30 @@ def members(state: Path, marks: Mapping[str, str] | None = None) -> set[int]:
     """Processes that carry this cluster's mark, and the given ones, in their environment."""
     wanted = {MEMBER_VARIABLE: str(state), **(marks or {})}
     entries = {f"{name}={value}".encode() for name, value in wanted.items()}
-    found: set[int] = set()
+    found = {pid for pid, environment in _environments() if entries <= environment}
+    return found - {os.getpid()}
+
+
+def other_clusters(state: Path) -> set[str]:
+    """State folders of clusters, other than this one, of which some process runs."""
+    prefix = f"{MEMBER_VARIABLE}=".encode()
+    found = {
+        os.fsdecode(entry.removeprefix(prefix))
+        for _, environment in _environments()
+        for entry in environment
+        if entry.startswith(prefix)
+    }
+    return found - {str(state)}
+
+
+def _environments() -> Iterator[tuple[int, set[bytes]]]:
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
             try:
                 environment = (folder / "environ").read_bytes()
-            except OSError:  # gone meanwhile, or a kernel thread
+            except OSError:  # gone meanwhile, or not ours to read
                 continue
-            if entries <= set(environment.split(b"\0")):
-                found.add(int(folder.name))
-    return found - {os.getpid()}
+            yield int(folder.name), set(environment.split(b"\0"))
 
 
 def in_cgroups(cgroups: Iterable[Path]) -> set[int]:
