@@ -2,8 +2,9 @@
 
     GET       /api/models/{repo}/revision/{revision}
     GET       /api/models/{repo}/tree/{revision}[/{path}]?recursive=…   pages by Link header
-    GET HEAD  /{repo}/resolve/{revision}/{path}     small files directly, LFS files by redirect
-    GET HEAD  /storage/{sha256}                     LFS bytes, with Range; may be another origin
+    GET HEAD  /{repo}/resolve/{revision}/{path}     the bytes, with Range; or for LFS files
+                                                    a redirect to the storage, if that is apart
+    GET HEAD  /storage/{sha256}                     LFS bytes, with Range, on another port
 
 It serves folders as repositories at fixed commits, with the standard library alone. Tests import
 it and inject faults; the demo runs `python -m hubserver`.

@@ -142,10 +142,15 @@ class Handler(BaseHTTPRequestHandler):
         if not file.sha256:
             self._send_bytes(file, {**headers, "ETag": f'"{file.etag}"'})
             return
+        linked = {"X-Linked-Etag": f'"{file.sha256}"', "X-Linked-Size": str(file.size)}
+        headers = {**headers, **linked}
+        if self.hub.storage_port == self.hub.port:
+            # The client would follow a redirect on the Hub itself, away from these headers.
+            self._send_bytes(file, {**headers, "ETag": f'"{file.sha256}"'})
+            return
         host = self.headers.get("Host", "127.0.0.1").rpartition(":")[0] or "127.0.0.1"
         location = f"http://{host}:{self.hub.storage_port}/storage/{file.sha256}"
-        linked = {"X-Linked-Etag": f'"{file.sha256}"', "X-Linked-Size": str(file.size)}
-        self._send(HTTPStatus.FOUND, {**headers, **linked, "Location": location}, b"")
+        self._send(HTTPStatus.FOUND, {**headers, "Location": location}, b"")
 
     def _serve_storage(self, sha256: str) -> None:
         file = self.hub.stored(sha256)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hub_setup import TOKEN, HubSetup
-from hubserver import Fault, FaultKind
+from hubserver import Fault, FaultKind, HubServer
 from recording_writer import RecordingWriter
 from weightlease.producer.snapshot import SnapshotProducer, SnapshotSpec, snapshot, snapshot_folder
 from weightlease.reasons import EXIT_STATUS, Reason
@@ -49,6 +49,17 @@ def test_a_repository_and_a_folder_of_the_same_files_are_one_key_and_one_content
     assert (writer.payloads, writer.assets) == (copy.payloads, copy.assets)
     assert set(writer.assets) == {"config.json", "model.safetensors.index.json", "sub/vocab.txt"}
     assert producer.identity.source.revision == hub.repository.commit
+
+
+def test_a_hub_that_stores_its_large_files_itself_is_read_as_well(
+    hub: HubSetup, tmp_path: Path
+) -> None:
+    with HubServer([hub.repository]) as server:
+        access = HubAccess(server.endpoint)
+        commit = hub.repository.commit
+        with HubSource("org/small", commit, scratch=str(tmp_path), access=access) as source:
+            _, writer = produced(source)
+    assert len(writer.payloads) == 2
 
 
 def test_the_key_is_known_before_a_weight_byte_is_read(hub: HubSetup) -> None:
