@@ -125,11 +125,12 @@ def _failure(status: int, call: str, payload: bytes) -> ApiError:
 
 @asynccontextmanager
 async def connect(deadline: float, metrics: Metrics) -> AsyncIterator[Gateway]:
-    """A gateway by the pod's service account, else by KUBECONFIG; each call gets `deadline` s."""
+    """A gateway by KUBECONFIG, else by the pod's service account; each call gets `deadline` s."""
     configuration = Configuration()
-    if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+    kubeconfig = os.environ.get("KUBECONFIG")
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and not kubeconfig:
         load_incluster_config(client_configuration=configuration)
     else:
-        await load_kube_config(client_configuration=configuration)
+        await load_kube_config(config_file=kubeconfig, client_configuration=configuration)
     async with ApiClient(configuration) as client:
         yield Gateway(client, deadline, metrics)
