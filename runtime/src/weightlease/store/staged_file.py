@@ -235,6 +235,9 @@ class _Pipeline:
             stage.stop()
         for stage in self._stages:
             stage.join()
+        # Stages and pipeline refer to each other; the buffers must not wait for the collector.
+        self._stages = []
+        self._free.clear()
 
     def _take_slot(self) -> None:
         self._slots.acquire()
