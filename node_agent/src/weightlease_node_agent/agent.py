@@ -44,6 +44,7 @@ from weightlease_node_agent.wanted import Wanted
 log = structlog.get_logger(__name__)
 _PROBES_AFTER_CLOSE_SECONDS = (0.0, 0.1, 1.0)
 _LEADERSHIP_SECONDS = 1.0
+_CHECKSUM_THREADS = 2
 
 
 class Agent:
@@ -58,7 +59,9 @@ class Agent:
         self._run = Run("store", limits.threads)
         exports = {storage: settings.export_of(storage) for storage in settings.roots}
         self._domains = Domains(settings.roots, exports, node)
-        self._pins = Pins(self._run, settings.intervals.idle_pin)
+        # Summing every byte takes minutes; it has threads of its own, so that leases need not wait.
+        self._sums = Run("checksum", _CHECKSUM_THREADS)
+        self._pins = Pins(self._run, self._sums, settings.intervals.idle_pin)
         self._leases = Leases(self._pins, self._run, lambda: datetime.now(UTC), self._lease_moved)
         self._publications = Publications(
             self._domains, self._pins, self._wanted, limits, self._run, self.metrics, self._changed
@@ -136,17 +139,23 @@ class Agent:
         """Stop gracefully; see the module text."""
         log.info("stopping")
         self._server.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         await self._hub.stop(self._settings.intervals.stop)
+        await self._end_tasks()
         await asyncio.to_thread(self._publications.close)
+        await asyncio.to_thread(self._sums.close)
         await asyncio.to_thread(self._run.close)
         self._pins.close_all()
         await self._http.stop()
         self._leadership.release()
         if self._cluster is not None:
             await self._cluster.close()
+
+    async def _end_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---- what runs beside the connections ----
 
@@ -204,7 +213,9 @@ class Agent:
             self._cluster,
             settings.node_name,
             now=time.time,
-            quota=Quota("token reviews", 2**31, settings.limits.reviews_per_stranger),
+            quota=Quota(
+                "token reviews", settings.limits.reviews, settings.limits.reviews_per_stranger
+            ),
             count=lambda review: self.metrics.reviews.labels(str(review)).inc(),
         )
 

@@ -7,6 +7,7 @@ failure ever repeats the token.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -28,6 +29,7 @@ from weightlease_node_agent.peers import BARE_NAMESPACE, Credentials, Peer
 
 CACHE_SECONDS = 60.0
 _CACHE_ENTRIES = 4096
+_REVIEWS_AT_ONCE = 16
 _USER_PREFIX = "system:serviceaccount:"
 _EXTRA = "authentication.kubernetes.io/"
 
@@ -92,6 +94,7 @@ class TokenAuthenticator:
         self._quota = quota
         self._count = count
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
+        self._asking = asyncio.Semaphore(_REVIEWS_AT_ONCE)
 
     async def authenticate(self, credentials: Credentials, token: str) -> Peer:
         if not token:
@@ -109,7 +112,8 @@ class TokenAuthenticator:
         origin = f"uid {credentials.uid} pid {credentials.pid}"
         with self._quota.held(origin):
             try:
-                verdict = await self._reviewer.review_token(token, TOKEN_AUDIENCE)
+                async with self._asking:
+                    verdict = await self._reviewer.review_token(token, TOKEN_AUDIENCE)
             except ClusterError as error:
                 return self._without_api_server(known, credentials, error)
         return self._judge(verdict, token, digest, credentials)

@@ -20,7 +20,9 @@ from weightlease_node_agent.survey import Found, Survey
 from weightlease_node_agent.wanted import Spec
 
 MAX_HOLDERS = 100
-MAX_INVENTORY = 4000
+# Below what etcd takes for one object, with names of ordinary length.
+MAX_INVENTORY = 1500
+MAX_LISTED_HOLDERS = 3000
 MAX_INSPECTED = 1000
 
 
@@ -54,7 +56,7 @@ def status(survey: Survey, spec: Spec, *, agent_version: str, reported_at: str) 
             )
             for place, uuid in survey.domains
         ],
-        inventory=held[:MAX_INVENTORY],
+        inventory=_fitting(held),
         ready=f"{wanted_ready}/{len(spec.entries)}",
         leases=sum(len(found.leases) for found in survey.found),
     )
@@ -123,6 +125,15 @@ def _rows(found: Found, spec: Spec) -> Iterator[HeldArtifact]:
             leases=[_holder(record) for record in found.leases[:MAX_HOLDERS]],
             lease_count=len(found.leases),
         )
+
+
+def _fitting(rows: list[HeldArtifact]) -> list[HeldArtifact]:
+    """As many rows, and as many holders by name, as one object takes; counts stay exact."""
+    left, fitting = MAX_LISTED_HOLDERS, []
+    for row in rows[:MAX_INVENTORY]:
+        fitting.append(row.model_copy(update={"leases": row.leases[:left]}))
+        left -= len(fitting[-1].leases)
+    return fitting
 
 
 def _publishing(survey: Survey) -> Iterator[HeldArtifact]:

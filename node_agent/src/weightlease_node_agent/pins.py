@@ -55,7 +55,6 @@ class Pin:
     manifest_file: MarkedFile
     payloads: tuple[MarkedFile, ...]
     assets: tuple[MarkedFile, ...]
-    checksummed: bool = False
     users: int = 0
     idle_since: float = field(default_factory=time.monotonic)
 
@@ -75,88 +74,73 @@ class Pin:
 class Pins:
     """Opens artifacts at most once at a time and closes them when nobody uses them."""
 
-    def __init__(self, run: Run, linger_seconds: float) -> None:
+    def __init__(self, run: Run, sums: Run, linger_seconds: float) -> None:
         self._run = run
+        self._sums = sums
         self._linger = linger_seconds
         self._pins: dict[tuple[AgentDomain, str], Pin] = {}
         self._opening = KeyedLocks()
-        self._checksummed: dict[tuple[AgentDomain, str], str] = {}
+        self._summing = KeyedLocks()
+        self._summed: dict[tuple[AgentDomain, str], str] = {}
 
     def __iter__(self) -> Iterator[Pin]:
         return iter(list(self._pins.values()))
 
-    @asynccontextmanager
-    async def use(
-        self, domain: AgentDomain, key: str, validation: Validation
-    ) -> AsyncIterator[Pin]:
-        """A pin that stays while the block runs.
+    async def hold(self, domain: AgentDomain, key: str, validation: Validation) -> Pin:
+        """A pin that stays until `let_go`.
 
         Raises:
             WeightLeaseError: local_miss, or what validation found.
 
         """
-        pin = await self.hold(domain, key, validation)
-        try:
-            yield pin
-        finally:
-            self.let_go(pin)
-
-    async def hold(self, domain: AgentDomain, key: str, validation: Validation) -> Pin:
-        """Like `use`, until `let_go`."""
-        full = validation is Validation.FULL_CHECKSUM
         async with self._opening.hold((domain, key)):
             pin = self._pins.get((domain, key))
             if pin is not None and not pin.manifest_file.unchanged:
-                self._close(pin)
+                self._retire(pin)
                 pin = None
-            if pin is None or (full and not pin.checksummed):
-                fresh = await self._run(self._open, domain, key, validation)
-                if pin is None:
-                    pin = self._pins[domain, key] = fresh
-                else:
-                    pin.checksummed = fresh.checksummed
-                    fresh.artifact.close()
+            if pin is None:
+                pin = self._pins[domain, key] = await self._run(_open, domain, key)
             pin.users += 1
-            return pin
+        try:
+            if validation is Validation.FULL_CHECKSUM:
+                await self._sum(pin)
+        except BaseException:
+            self.let_go(pin)
+            raise
+        return pin
+
+    async def _sum(self, pin: Pin) -> None:
+        """Read every byte, unless this agent has; others lease the artifact meanwhile."""
+        async with self._summing.hold((pin.domain, pin.key)):
+            if self._summed.get((pin.domain, pin.key)) != pin.ready.publication_id:
+                await self._sums(pin.domain.store.verify, pin.key, timeout=_LOCK_SECONDS)
+                self._summed[pin.domain, pin.key] = pin.ready.publication_id
 
     def let_go(self, pin: Pin) -> None:
         """End one use."""
         pin.users -= 1
         pin.idle_since = time.monotonic()
+        if self._pins.get((pin.domain, pin.key)) is not pin and not pin.users:
+            pin.artifact.close()
 
     def close_idle(self, *, at_once: Callable[[Pin], bool] = lambda _: False) -> None:
         """Close pins without users that have lingered long enough, or that `at_once` names."""
         now = time.monotonic()
         for pin in self:
             if not pin.users and (at_once(pin) or now - pin.idle_since >= self._linger):
-                self._close(pin)
+                self._retire(pin)
 
     def close_all(self) -> None:
         """Close every pin; lease files keep what they keep."""
         for pin in self:
-            self._close(pin)
+            del self._pins[pin.domain, pin.key]
+            pin.artifact.close()
 
-    def _open(self, domain: AgentDomain, key: str, validation: Validation) -> Pin:
-        # A lock leaves its file behind, so a key that any peer can make up is not locked.
-        if not os.path.lexists(domain.path / "artifacts" / key):
-            raise missing(f"there is no artifact {key} in this store")
-        full = validation is Validation.FULL_CHECKSUM
-        known = self._checksummed.get((domain, key), "")
-        cheap = Validation.MANIFEST_AND_METADATA if full and known else validation
-        artifact = domain.store.open_artifact(key, validation=cheap, timeout=_LOCK_SECONDS)
-        publication = artifact.ready.publication_id
-        if full and known and known != publication:
-            # Another publication took the key's place since its bytes were summed.
-            artifact.close()
-            artifact = domain.store.open_artifact(key, validation=validation, timeout=_LOCK_SECONDS)
-            publication = artifact.ready.publication_id
-        if full:
-            self._checksummed[domain, key] = publication
-        return _pin_of(domain, artifact, checksummed=full or known == publication)
-
-    def _close(self, pin: Pin) -> None:
-        self._pins.pop((pin.domain, pin.key), None)
-        pin.artifact.close()
+    def _retire(self, pin: Pin) -> None:
+        """Give it to nobody any more; it closes with its last user."""
+        del self._pins[pin.domain, pin.key]
+        if not pin.users:
+            pin.artifact.close()
 
 
 class KeyedLocks:
@@ -180,7 +164,11 @@ class KeyedLocks:
                 del self._locks[key]
 
 
-def _pin_of(domain: AgentDomain, artifact: OpenArtifact, *, checksummed: bool) -> Pin:
+def _open(domain: AgentDomain, key: str) -> Pin:
+    # A lock leaves its file behind, so a key that any peer can make up is not locked.
+    if not os.path.lexists(domain.path / "artifacts" / key):
+        raise missing(f"there is no artifact {key} in this store")
+    artifact = domain.store.open_artifact(key, timeout=_LOCK_SECONDS)
     manifest = artifact.manifest
     try:
         return Pin(
@@ -189,7 +177,6 @@ def _pin_of(domain: AgentDomain, artifact: OpenArtifact, *, checksummed: bool) -
             MarkedFile.at(artifact.manifest_path()),
             tuple(MarkedFile.at(artifact.payload_path(file.file_name)) for file in manifest.files),
             tuple(MarkedFile.at(artifact.asset_path(asset.path)) for asset in manifest.assets),
-            checksummed,
         )
     except BaseException:
         artifact.close()

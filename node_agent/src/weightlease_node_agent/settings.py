@@ -48,10 +48,12 @@ class Limits(BaseModel):
     """connections of one pod, or of one process of a bare host"""
     strangers: _Count = 128
     """connections without a complete hello; past it the oldest of the busiest stranger goes"""
-    reviews_per_stranger: _Count = 8
-    """token reviews in flight for one process; each is a request to the API server"""
-    publications: _Count = 16
-    """publications that stream at once; each has a thread and its buffers"""
+    reviews: _Count = 256
+    """hellos that wait for a token review, together; a few of them at a time are asked"""
+    reviews_per_stranger: _Count = 128
+    """the same for one origin; in a cluster the kernel tells pods apart by their uid alone"""
+    publications: _Count = 8
+    """publications that stream at once; each has a thread and 64 MiB of buffers"""
     publications_per_peer: _Count = 4
     """publications, waiting ones included, of one peer"""
     descriptors_per_peer: _Count = 512

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -85,6 +86,8 @@ class Surveyor:
         self._run = run
         self._leases_of = leases_of
         self._publishing = publishing
+        # Peers may ask as often as they like; one look at a time takes one thread.
+        self._one = asyncio.Lock()
 
     async def look(self, domains: Iterable[AgentDomain] | None = None) -> Survey:
         """The state of some domains, or of all."""
@@ -93,7 +96,8 @@ class Surveyor:
         uuids: list[tuple[Place, str]] = []
         sizes: list[tuple[Place, int]] = []
         for domain in chosen:
-            uuid, size, entries = await self._run(look_at, domain)
+            async with self._one:
+                uuid, size, entries = await self._run(look_at, domain)
             uuids.append((domain.place, uuid))
             sizes.append((domain.place, size))
             found.extend(self._with_leases(domain, entries))

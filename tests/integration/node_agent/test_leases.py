@@ -12,7 +12,7 @@ import pytest
 
 from agent_process import AgentProcess, wait_until
 from raw_peer import RawPeer, RefusedError
-from small_artifact import identity
+from small_artifact import identity, safetensors_bytes
 from weightlease import wire
 from weightlease.errors import FailureCode
 from weightlease.manifest import parse_manifest
@@ -202,8 +202,6 @@ def test_a_flipped_byte_is_found_by_a_full_checksum_and_never_leased_again(
 
 
 def test_an_artifact_of_more_files_than_a_frame_carries_arrives_whole(agent: AgentProcess) -> None:
-    from small_artifact import safetensors_bytes
-
     files = {
         f"part-{n:03}.safetensors": safetensors_bytes({f"t{n}": ("U8", (1,), bytes([n]))})
         for n in range(150)
@@ -253,3 +251,16 @@ def test_a_second_agent_takes_the_socket_over_and_the_first_leaves_it_there(
             lease, fds = peer.acquire(key)
             peer.release(lease, fds)
         wait_until(lambda: successor.metric("weightlease_agent_leader") == 1)
+
+
+def test_summing_an_artifact_keeps_nobody_else_waiting(agent: AgentProcess) -> None:
+    size = 64 * 1024 * 1024
+    data = safetensors_bytes({f"t{n}": ("U8", (size,), bytes(size)) for n in range(4)})
+    with agent.peer(timeout=120) as slow, agent.peer() as quick:
+        key = slow.publish(identity(), data).key
+        slow.send("acquire", wire.AcquireParams(key=key, validation="full_checksum"))
+        lease, fds = quick.acquire(key)
+        quick.release(lease, fds)
+        reply = slow.receive()
+        assert reply.error is None
+        assert wire.decode_result(reply, wire.AcquireResult).validation == "full_checksum"

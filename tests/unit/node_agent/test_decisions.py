@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 import pytest
 
 from node_agent_world import ENTRY_ID, KEY, OTHER_KEY, PLACE, entry, found, lease
@@ -35,7 +38,8 @@ def test_a_lost_watch_keeps_the_entries_and_removes_nothing() -> None:
     wanted = Wanted()
     node = WeightNode.model_validate({"metadata": {"generation": 3}})
     seen = [(wanted.spec.generation, wanted.spec.may_remove)]
-    for change in (lambda: wanted.observe(node), wanted.lose, lambda: wanted.observe(None)):
+    changes = (partial(wanted.observe, node), wanted.lose, partial(wanted.observe, None))
+    for change in changes:
         change()
         seen.append((wanted.spec.generation, wanted.spec.may_remove))
     assert seen == [(0, False), (3, True), (3, False), (0, False)]
@@ -156,6 +160,16 @@ def test_holders_are_cut_at_a_hundred_and_the_count_is_not() -> None:
     seen = found(leases=tuple(lease(f"pod-{n}") for n in range(150)))
     (row,) = report(Survey((seen,)), spec()).inventory
     assert (len(row.leases), row.lease_count) == (100, 150)
+
+
+def test_a_status_fits_into_one_object() -> None:
+    seen = tuple(
+        found(f"{n:064x}", leases=tuple(lease(f"pod-{n}-{m}") for m in range(100)))
+        for n in range(2000)
+    )
+    made = report(Survey(seen), spec())
+    assert len(json.dumps(made.to_json())) < 1_500_000
+    assert made.leases == 200_000
 
 
 def test_inspect_shows_every_state_and_filters_by_key() -> None:
