@@ -1,13 +1,15 @@
 """A manifest as a lease reads it: files at once, tensors one by one, the whole on demand.
 
 Decoding a manifest of many tensors costs more than everything else in an acquire. The bytes of a
-published manifest were checked by the store that published them; here the file list and identity
-are decoded at once, `find` decodes the handful of entries that a binary search over the sorted
-tensors touches, and only `full` decodes and checks everything, once.
+published manifest were checked by the store that published them; here one pass over them finds
+the files and where each tensor's entry lies, `find` decodes the handful of entries that a binary
+search over the sorted tensors touches, and only `full` decodes and checks everything, once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -15,77 +17,84 @@ import msgspec
 from weightlease.errors import IdentityError, ManifestError
 from weightlease.identity import WeightArtifactIdentity
 from weightlease.manifest import (
+    MANIFEST_FILE,
     AssetEntry,
     FileEntry,
     Manifest,
     TensorEntry,
+    parse_assets,
     validate_manifest,
 )
 
 
 class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest's fields with its tensors left as JSON."""
+    """The manifest's fields with its identity and its tensors left as JSON."""
 
     schema_version: int
     artifact_key: str
-    identity: WeightArtifactIdentity
+    identity: msgspec.Raw
     producer_schema: str
     restorer_schema: str
-    tensors: msgspec.Raw
+    tensors: list[msgspec.Raw]
     files: tuple[FileEntry, ...]
     artifact_content_sha256: str
     format_metadata: dict[str, Any] = {}
 
 
 _head_decoder = msgspec.json.Decoder(_Head, strict=True)
-_entries_decoder = msgspec.json.Decoder(list[msgspec.Raw], strict=True)
+_identity_decoder = msgspec.json.Decoder(WeightArtifactIdentity, strict=True)
 _entry_decoder = msgspec.json.Decoder(TensorEntry, strict=True)
-_tensors_decoder = msgspec.json.Decoder(tuple[TensorEntry, ...], strict=True)
-_DECODING = (msgspec.MsgspecError, IdentityError, UnicodeDecodeError, RecursionError)
 
 
 class LeasedManifest:
     """One manifest, decoded as far as somebody asked; not thread-safe, its lease guards it."""
 
-    def __init__(self, head: _Head | Manifest) -> None:
-        self._head = head
-        self._full = head if isinstance(head, Manifest) else None
-        self._raw: list[msgspec.Raw] | None = None
+    def __init__(self, manifest: _Head | Manifest) -> None:
+        self._decoded = manifest
+        self._identity: WeightArtifactIdentity | None = None
+        self._assets: tuple[AssetEntry, ...] | None = None
         self._by_name: dict[str, TensorEntry] | None = None
-        self.files = head.files
+        self.artifact_key = manifest.artifact_key
+        self.artifact_content_sha256 = manifest.artifact_content_sha256
+        self.files = manifest.files
 
     @classmethod
     def parse(cls, data: bytes) -> LeasedManifest:
-        """Decode everything but the tensors.
+        """Find files and entries.
 
         Raises:
             ManifestError: bytes that are not one manifest.
 
         """
-        try:
+        with _decoding():
             return cls(_head_decoder.decode(data))
-        except _DECODING as error:
-            raise ManifestError(f"manifest.json is malformed: {error}") from error
-
-    @property
-    def artifact_key(self) -> str:
-        """The key the manifest claims."""
-        return self._head.artifact_key
 
     @property
     def identity(self) -> WeightArtifactIdentity:
-        """What the artifact says it is."""
-        return self._head.identity
+        """What the artifact says it is.
 
-    @property
-    def artifact_content_sha256(self) -> str:
-        """Digest of the tensors' semantic fields."""
-        return self._head.artifact_content_sha256
+        Raises:
+            ManifestError: the identity is malformed.
+
+        """
+        if isinstance(self._decoded, Manifest):
+            return self._decoded.identity
+        if self._identity is None:
+            with _decoding():
+                self._identity = _identity_decoder.decode(self._decoded.identity)
+        return self._identity
 
     @property
     def assets(self) -> tuple[AssetEntry, ...]:
-        """The assets, checked as `Manifest.assets` checks them."""
-        return _without_tensors(self._head).assets
+        """The assets, checked.
+
+        Raises:
+            ManifestError: they are not a sorted list of safe, unique paths.
+
+        """
+        if self._assets is None:
+            self._assets = parse_assets(self._decoded.format_metadata)
+        return self._assets
 
     def find(self, name: str) -> TensorEntry:
         """One tensor's entry.
@@ -95,8 +104,8 @@ class LeasedManifest:
             ManifestError: the tensor list is malformed.
 
         """
-        if self._by_name is None and self._full is None:
-            found = self._search(name)
+        if isinstance(self._decoded, _Head):
+            found = _search(self._decoded.tensors, name)
             if found is not None:
                 return found
         return self.by_name()[name]
@@ -114,33 +123,35 @@ class LeasedManifest:
             ManifestError: what breaks the schema.
 
         """
-        if self._full is None:
-            head = self._head
-            try:
-                tensors = _tensors_decoder.decode(head.tensors)  # type: ignore[arg-type]
-            except _DECODING as error:
-                raise ManifestError(f"manifest.json is malformed: {error}") from error
-            manifest = msgspec.structs.replace(_without_tensors(head), tensors=tensors)
-            validate_manifest(manifest)
-            self._full, self._raw = manifest, None
-        return self._full
-
-    def _search(self, name: str) -> TensorEntry | None:
-        try:
-            if self._raw is None:
-                self._raw = _entries_decoder.decode(self._head.tensors)  # type: ignore[arg-type]
-            low, high = 0, len(self._raw)
-            while low < high:
-                middle = (low + high) // 2
-                entry = _entry_decoder.decode(self._raw[middle])
-                if entry.name == name:
-                    return entry
-                low, high = (middle + 1, high) if entry.name < name else (low, middle)
-        except _DECODING as error:
-            raise ManifestError(f"manifest.json is malformed: {error}") from error
-        return None
+        if isinstance(self._decoded, _Head):
+            self._decoded = _whole(self._decoded, self.identity)
+        return self._decoded
 
 
-def _without_tensors(head: _Head | Manifest) -> Manifest:
-    fields = {name: getattr(head, name) for name in Manifest.__struct_fields__ if name != "tensors"}
-    return Manifest(tensors=(), **fields)
+def _whole(head: _Head, identity: WeightArtifactIdentity) -> Manifest:
+    with _decoding():
+        tensors = tuple(map(_entry_decoder.decode, head.tensors))
+    fields = {name: getattr(head, name) for name in Manifest.__struct_fields__}
+    manifest = Manifest(**(fields | {"identity": identity, "tensors": tensors}))
+    validate_manifest(manifest)
+    return manifest
+
+
+def _search(entries: list[msgspec.Raw], name: str) -> TensorEntry | None:
+    low, high = 0, len(entries)
+    with _decoding():
+        while low < high:
+            middle = (low + high) // 2
+            entry = _entry_decoder.decode(entries[middle])
+            if entry.name == name:
+                return entry
+            low, high = (middle + 1, high) if entry.name < name else (low, middle)
+    return None
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.MsgspecError, IdentityError, UnicodeDecodeError, RecursionError) as error:
+        raise ManifestError(f"{MANIFEST_FILE} is malformed: {error}") from error

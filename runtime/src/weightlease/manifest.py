@@ -117,19 +117,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ManifestError: `format_metadata.assets` is not a sorted list of safe, unique paths.
 
         """
-        try:
-            found = msgspec.convert(
-                self.format_metadata.get("assets", []), tuple[AssetEntry, ...], strict=True
-            )
-        except msgspec.ValidationError as error:
-            raise ManifestError(f"format_metadata.assets is malformed: {error}") from error
-        for asset in found:
-            require_asset_path(asset.path)
-            _require_sha256(f"asset {asset.path!r}", asset.sha256)
-            if asset.size < 0:
-                raise ManifestError(f"asset {asset.path!r} has a negative size")
-        _require_sorted_unique("assets", [asset.path for asset in found])
-        return found
+        return parse_assets(self.format_metadata)
 
 
 class ReadyMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -257,6 +245,23 @@ def validate_manifest(manifest: Manifest) -> None:
     foreign = {name for name, _ in bindings} - declared
     if foreign:
         raise ManifestError(f"tensors refer to undeclared files: {', '.join(sorted(foreign))}")
+
+
+def parse_assets(format_metadata: dict[str, Any]) -> tuple[AssetEntry, ...]:
+    """The assets that `format_metadata` of a manifest lists; see `Manifest.assets`."""
+    try:
+        found = msgspec.convert(
+            format_metadata.get("assets", []), tuple[AssetEntry, ...], strict=True
+        )
+    except msgspec.ValidationError as error:
+        raise ManifestError(f"format_metadata.assets is malformed: {error}") from error
+    for asset in found:
+        require_asset_path(asset.path)
+        _require_sha256(f"asset {asset.path!r}", asset.sha256)
+        if asset.size < 0:
+            raise ManifestError(f"asset {asset.path!r} has a negative size")
+    _require_sorted_unique("assets", [asset.path for asset in found])
+    return found
 
 
 def require_payload_name(name: str) -> None:
