@@ -135,9 +135,11 @@ def _build(settings: Settings, _: argparse.Namespace) -> int:
 
 
 def _images(settings: Settings, arguments: argparse.Namespace) -> int:
+    if not arguments.no_load:
+        _own(settings).require_record()
     built = project_images.build(settings, REPOSITORY, arguments.names, arguments.base)
     if not arguments.no_load:
-        cluster.load(_own(settings), [image.archive for image in built])
+        cluster.load(_own(settings), [image.archive for image in built], again=False)
     shown = {image.name: [image.reference, str(image.archive)] for image in built}
     print(json.dumps(shown, indent=1))
     return 0
@@ -208,7 +210,7 @@ def _load(settings: Settings, arguments: argparse.Namespace) -> int:
     for archive in arguments.archives:
         if not archive.is_file():
             raise BadSetting(f"{archive} is no file")
-    cluster.load(_own(settings), arguments.archives)
+    cluster.load(_own(settings), arguments.archives, again=True)
     return 0
 
 

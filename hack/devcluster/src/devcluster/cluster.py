@@ -165,17 +165,23 @@ def start_node(cluster: Cluster, name: str) -> None:
         _wait_ready(cluster, [node])
 
 
-def load(cluster: Cluster, archives: list[Path]) -> None:
-    """Imports image archives into every node, and into nodes that are added later."""
+def load(cluster: Cluster, archives: list[Path], *, again: bool) -> None:
+    """Imports image archives into every node, and into nodes that are added later.
+
+    Without ``again``, what was loaded from the same path is left out.
+    """
     with cluster.changing():
         noted = cluster.require_record()
-        for archive in archives:
-            path = archive.absolute()
+        # An image that was built anew has another archive: the old one is gone, and so its tag.
+        noted.archives = [path for path in noted.archives if Path(path).exists()]
+        for path in [archive.absolute() for archive in archives]:
+            if str(path) in noted.archives and not again:
+                say(f"{path.name} is loaded")
+                continue
             with step(f"loading {path.name}"):
                 _on_each(cluster.all_nodes(noted), partial(_import, cluster, archive=path))
-            if str(path) not in noted.archives:
-                noted.archives.append(str(path))
-                noted.save(cluster.layout.record)
+            noted.archives = [*dict.fromkeys([*noted.archives, str(path)])]
+            noted.save(cluster.layout.record)
 
 
 def _first_names(count: int) -> list[str]:
@@ -235,7 +241,7 @@ def _add_nodes(cluster: Cluster, noted: Record, names: list[str]) -> None:
     noted.nodes.update({name: int(name.removeprefix("node-")) for name in names})
     noted.save(cluster.layout.record)
     archives = [pause_archive(cluster.settings.cache, cluster.programs)]
-    # An image that was built anew since has another archive, and the old one is gone.
+    # Those of images that were built anew since are gone.
     archives += [path for path in map(Path, noted.archives) if path.exists()]
 
     def start(node: NodeLayout) -> None:
