@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weightlease.client import AgentStore, connect
     from weightlease.lease import WeightLease
+    from weightlease.store.local import LocalStore
 
-__all__ = ["AgentStore", "WeightLease", "connect"]
+__all__ = ["AgentStore", "LocalStore", "WeightLease", "connect"]
 
 # Imported on first use: the operator and the producer need names and models, not the socket.
 _HOMES = {
     "AgentStore": "weightlease.client",
+    "LocalStore": "weightlease.store.local",
     "WeightLease": "weightlease.lease",
     "connect": "weightlease.client",
 }
