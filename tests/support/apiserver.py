@@ -111,6 +111,15 @@ class ApiServer:
             timeout=60,
         )
 
+    def kubeconfig_of(self, namespace: str, account: str) -> Path:
+        """A kubeconfig with nothing but the rights of a service account."""
+        token = self.kubectl("create", "token", account, "-n", namespace, "--duration=24h").stdout
+        config = json.loads(self.kubeconfig.read_text())
+        config["users"] = [{"name": "test", "user": {"token": token.strip()}}]
+        path = self.kubeconfig.with_name(f"kubeconfig-{account}")
+        path.write_text(json.dumps(config))
+        return path
+
     def install_crds(self) -> None:
         """The definitions of the tree, established."""
         root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -202,14 +202,14 @@ def _node_of(spec: Object) -> str:
 class OperatorProcess:
     """A real operator, in a process of its own."""
 
-    def __init__(self, server: ApiServer, log: Path, settings: Mapping[str, str]) -> None:
-        self._server, self._settings = server, settings
+    def __init__(self, kubeconfig: Path, log: Path, settings: Mapping[str, str]) -> None:
+        self._kubeconfig, self._settings = kubeconfig, settings
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if "KUBE" not in name}
-        environment |= {"KUBECONFIG": str(self._server.kubeconfig)} | {
+        environment |= {"KUBECONFIG": str(self._kubeconfig)} | {
             f"WEIGHTLEASE_OPERATOR_{name}": value for name, value in self._settings.items()
         }
         with self.log.open("ab") as log:
@@ -239,7 +239,7 @@ class OperatorProcess:
 
 
 @contextlib.contextmanager
-def operator_running(server: ApiServer, log: Path, **settings: str) -> Iterator[OperatorProcess]:
+def operator_running(kubeconfig: Path, log: Path, **settings: str) -> Iterator[OperatorProcess]:
     fast = {
         "METRICS_PORT": "0",
         "BIND_ADDRESS": "127.0.0.1",
@@ -247,7 +247,7 @@ def operator_running(server: ApiServer, log: Path, **settings: str) -> Iterator[
         "PLAN__BACKOFF_BASE_SECONDS": "0.5",
         "REQUEUE_BASE_SECONDS": "0.2",
     }
-    process = OperatorProcess(server, log, fast | settings)
+    process = OperatorProcess(kubeconfig, log, fast | settings)
     process.start()
     try:
         yield process

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import helm
 from apiserver import ApiServer, HttpError
 from simulated_fleet import ROOT, OperatorProcess, SimulatedFleet, digest, operator_running
 from weightlease.api.weight_artifact import WeightArtifact
@@ -44,6 +45,22 @@ def producer(server: ApiServer) -> None:
     server.create(f"{ROOT}/weightproducers", body)
 
 
+@pytest.fixture(scope="module")
+def kubeconfig(server: ApiServer) -> Path:
+    """The operator's service account, with the rights that the chart gives it and no others."""
+    namespace, account = "weightlease-system", "weightlease-operator"
+    server.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    objects = helm.render(namespace=namespace)
+    server.create(
+        f"/api/v1/namespaces/{namespace}/serviceaccounts",
+        helm.one(objects, "ServiceAccount", account),
+    )
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        path = f"/apis/rbac.authorization.k8s.io/v1/{kind.lower()}s"
+        server.create(path, helm.one(objects, kind, account))
+    return server.kubeconfig_of(namespace, account)
+
+
 @pytest.fixture
 def fleet(server: ApiServer) -> Iterator[SimulatedFleet]:
     simulated = SimulatedFleet(server)
@@ -56,10 +73,10 @@ def fleet(server: ApiServer) -> Iterator[SimulatedFleet]:
 
 @pytest.fixture
 def operator(
-    server: ApiServer, fleet: SimulatedFleet, namespace: str, tmp_path: Path
+    server: ApiServer, kubeconfig: Path, fleet: SimulatedFleet, namespace: str, tmp_path: Path
 ) -> Iterator[OperatorProcess]:
     """Started, and stopped after its artifacts are gone, so that tests leave nothing behind."""
-    with operator_running(server, tmp_path / "operator.log") as process:
+    with operator_running(kubeconfig, tmp_path / "operator.log") as process:
         yield process
         fleet.hold = False
         fleet.leases.clear()
