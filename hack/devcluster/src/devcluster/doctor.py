@@ -21,12 +21,13 @@ PACKAGES = {
     "mount": "mount",
     "nsenter": "util-linux",
     "openssl": "openssl",
+    "promtool": "prometheus",
+    "strace": "strace",
     "unshare": "util-linux",
 }
 """Debian package of each tool."""
 
 CNI_PACKAGE = "containernetworking-plugins"
-_IMAGE_TOOLS = frozenset({"buildah", "git", "mmdebstrap"})
 
 
 class Need(Enum):
@@ -35,6 +36,16 @@ class Need(Enum):
     CLUSTER = "up"
     BUILD = "build"
     IMAGES = "images"
+    TESTS = "make test"
+
+
+_NEEDS = {
+    "buildah": Need.IMAGES,
+    "git": Need.IMAGES,
+    "mmdebstrap": Need.IMAGES,
+    "promtool": Need.TESTS,
+    "strace": Need.TESTS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ def findings(machine: Machine) -> list[Finding]:
     """Everything that is missing; empty on a machine where every command works."""
     found = _system(machine)
     for tool in sorted(set(PACKAGES) - machine.tools):
-        need = Need.IMAGES if tool in _IMAGE_TOOLS else Need.CLUSTER
+        need = _NEEDS.get(tool, Need.CLUSTER)
         found.append(Finding(need, f"the program {tool}", _install(PACKAGES[tool], machine)))
     if machine.cni_plugins is None:
         found.append(Finding(Need.CLUSTER, "CNI plugins", _install(CNI_PACKAGE, machine)))

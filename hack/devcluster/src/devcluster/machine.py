@@ -44,6 +44,8 @@ TOOLS = (
     "mount",
     "nsenter",
     "openssl",
+    "promtool",
+    "strace",
     "unshare",
 )
 
