@@ -59,8 +59,13 @@ def _waiting(
         message = f"{max(leases, len(holders))} leases are held, by {_some(holders)}"
     else:
         reason = Reason.DELETING
-        message = f"waiting for agents to clean {len(held)} artifacts"
-        message += f" and to read their entries on {_some(unread)}" if unread else ""
+        waits = (
+            (len(plan.entries), "entries to be removed"),
+            (len(observed.jobs), "Jobs to end"),
+            (len(held), "artifacts to be cleaned"),
+            (len(unread), "agents to read that nothing is wanted"),
+        )
+        message = "waiting for " + ", ".join(f"{count} {what}" for count, what in waits if count)
     old = observed.artifact.status
     status = old.model_copy(
         update={
