@@ -11,12 +11,13 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import kopf
 import structlog
 from prometheus_client import CollectorRegistry
 
+from weightlease.names import MANAGED_BY_OPERATOR
 from weightlease_operator import handlers
 from weightlease_operator.api_errors import ApiError
 from weightlease_operator.applying import Applier
@@ -145,7 +146,11 @@ class Operator:
     async def _watch(self) -> None:
         registry = kopf.OperatorRegistry()
         handlers.register(registry, self.intake)
-        await kopf.operator(registry=registry, settings=_kopf_settings(), clusterwide=True)
+        # Left to itself kopf asks the password file for a name, and a container's uid has none.
+        identity: Any = MANAGED_BY_OPERATOR
+        await kopf.operator(
+            registry=registry, settings=_kopf_settings(), clusterwide=True, identity=identity
+        )
 
 
 def _kopf_settings() -> kopf.OperatorSettings:
