@@ -178,6 +178,7 @@ class FakeApiServer:
     async def _patch(self, request: web.Request) -> web.Response:
         if self._object is None or request.match_info["name"] != self.node:
             return web.json_response({"kind": "Status", "code": 404}, status=404)
+        assert request.content_type == "application/json-patch+json"
         (operation,) = await request.json()
         assert (operation["op"], operation["path"]) == ("add", "/status")
         self.statuses.append(operation["value"])

@@ -94,7 +94,13 @@ class KubernetesCluster:
         body = [{"op": "add", "path": "/status", "value": status}]
         try:
             await self._objects.patch_cluster_custom_object_status(
-                GROUP, VERSION, PLURAL, name, body, _request_timeout=_CALL_SECONDS
+                GROUP,
+                VERSION,
+                PLURAL,
+                name,
+                body,
+                _content_type="application/json-patch+json",  # the client would say merge-patch
+                _request_timeout=_CALL_SECONDS,
             )
         except _FAILURES as error:
             if isinstance(error, client.ApiException) and error.status == _NOT_FOUND:
