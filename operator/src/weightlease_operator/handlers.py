@@ -5,6 +5,8 @@ Only on.event handlers: kopf then writes nothing to the objects, neither finaliz
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from typing import Any
 
 import kopf
@@ -21,7 +23,13 @@ def register(registry: kopf.OperatorRegistry, intake: Intake) -> None:
 
     @kopf.on.login(registry=registry)
     def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+        found = kopf.login_with_service_account(**kwargs)
+        if found is None:
+            return kopf.login_with_kubeconfig(**kwargs)
+        # kopf asks the cluster's DNS for the API server; its address is known without.
+        host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+        address = f"[{host}]" if ":" in host else host
+        return dataclasses.replace(found, server=f"https://{address}:{port}")
 
     @kopf.on.event(ARTIFACTS.group, ARTIFACTS.version, ARTIFACTS.plural, registry=registry)
     async def artifact(event: kopf.RawEvent, **_: Any) -> None:
