@@ -1,0 +1,1 @@
+"""What the benchmark scripts share: samples, results files, synthetic artifacts, processes."""

@@ -1,0 +1,99 @@
+"""On what a figure was taken: processor, memory, accelerator, versions, commit, load."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import ssl
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[2]
+# What a figure depends on; other folders of a working tree may differ from the commit.
+MEASURED_FOLDERS = ("runtime", "node_agent", "benchmarks")
+_PACKAGES = ("weightlease", "weightlease-node-agent", "msgspec", "numpy", "safetensors", "torch")
+
+
+class Hardware(msgspec.Struct, frozen=True):
+    """One machine; `gpu` and `driver` are empty where there is none, memory in GiB."""
+
+    cpu: str
+    cores: int
+    memoryGiB: float  # noqa: N815 - a name of the results file
+    gpu: str = ""
+    driver: str = ""
+
+    @property
+    def slug(self) -> str:
+        """The machine in a file's name."""
+        words = f"{self.gpu or self.cpu} {self.cores} cores"
+        return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+
+def hardware() -> Hardware:
+    """This machine; `cores` are those that this process may use."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gpu, driver = _gpu()
+    return Hardware(_cpu(), len(os.sched_getaffinity(0)), round(memory, 1), gpu, driver)
+
+
+def versions() -> dict[str, str]:
+    """What ran: interpreter, kernel, TLS library (it hashes) and packages."""
+    found = {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "openssl": ssl.OPENSSL_VERSION,
+    }
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """The commit that was measured, with `-dirty` where measured folders differ from it."""
+    head = _git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED_FOLDERS)
+    return f"{head}-dirty" if changed else head
+
+
+def command() -> str:
+    """The command line, without the interpreter and the script's folder."""
+    return " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+
+
+def load() -> float:
+    """Load average of the last minute."""
+    return os.getloadavg()[0]
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], check=False, capture_output=True, text=True
+    )
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _gpu() -> tuple[str, str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "", ""
+    name, _, driver = done.stdout.splitlines()[0].partition(", ")
+    return name, driver
