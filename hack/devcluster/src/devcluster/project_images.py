@@ -30,8 +30,9 @@ class Image:
     archive: Path
 
 
-def reference_of(name: str) -> str:
-    return f"localhost/weightlease/{name}:dev"
+def reference_of(name: str, key: str) -> str:
+    """A tag of its own for each content, so that a rebuilt image rolls what runs the old one."""
+    return f"localhost/weightlease/{name}:{key}"
 
 
 def build(settings: Settings, root: Path, names: list[str], base: str | None) -> list[Image]:
@@ -58,7 +59,7 @@ def _ensure(cache: Path, buildah: Buildah, root: Path, file: Path, base: str) ->
     name = file.parent.name
     paths = _context_paths(root, file)
     key = fingerprints.of_values({"base": base, "files": fingerprints.of_files(root, paths)})
-    image = Image(name, reference_of(name), cache / "images" / f"{name}-{key}.tar")
+    image = Image(name, reference_of(name, key), cache / "images" / f"{name}-{key}.tar")
     if image.archive.exists():
         say(f"image {name} is unchanged")
         return image
@@ -75,16 +76,17 @@ def _ensure(cache: Path, buildah: Buildah, root: Path, file: Path, base: str) ->
 def _build(
     buildah: Buildah, context: Path, file: Path, base: str, image: Image, scratch: Path
 ) -> None:
+    local = f"localhost/weightlease/{image.name}:latest"
     volumes = pip_configuration.volume_flags(pip_configuration.of_this_machine(), scratch)
     buildah.run(
         *("bud", "--isolation=chroot", "--network=host", "--layers", "--format=oci"),
-        *(f"--build-arg=BASE={base}", *volumes, f"--tag={image.reference}"),
+        *(f"--build-arg=BASE={base}", *volumes, f"--tag={local}"),
         *(f"--file={context / file}", str(context)),
     )
     image.archive.parent.mkdir(parents=True, exist_ok=True)
     written = image.archive.with_suffix(".new")
     written.unlink(missing_ok=True)
-    buildah.run("push", "--quiet", image.reference, f"docker-archive:{written}:{image.reference}")
+    buildah.run("push", "--quiet", local, f"docker-archive:{written}:{image.reference}")
     written.rename(image.archive)
 
 
