@@ -111,18 +111,33 @@ def install_chart(
     for image, value in _IMAGE_VALUES.items():
         repository, _, tag = images[image].rpartition(":")
         settings["images"][value] = {"repository": repository, "tag": tag, "pullPolicy": "Never"}
+    _end_interrupted_release(cluster)
+    _helm(
+        cluster,
+        "upgrade", "--install", RELEASE, str(REPOSITORY / "charts" / "weightlease"),
+        "--namespace", NAMESPACE, "--create-namespace", "--values", "-",
+        "--wait", "--timeout", "180s",
+        stdin=json.dumps(settings),
+    )  # fmt: skip
+
+
+def _end_interrupted_release(cluster: DevCluster) -> None:
+    """A helm that was killed leaves a release that refuses every upgrade; take it away."""
+    pending = json.loads(_helm(cluster, "list", "--pending", "-n", NAMESPACE, "-o", "json"))
+    if any(release["name"] == RELEASE for release in pending):
+        _helm(cluster, "uninstall", RELEASE, "-n", NAMESPACE, "--wait")
+
+
+def _helm(cluster: DevCluster, *arguments: str, stdin: str = "") -> str:
     done = subprocess.run(
-        [
-            "helm", "upgrade", "--install", RELEASE, str(REPOSITORY / "charts" / "weightlease"),
-            "--namespace", NAMESPACE, "--create-namespace", "--values", "-",
-            "--wait", "--timeout", "180s",
-        ],
+        ["helm", *arguments],
         env=cluster.tools_environment(),
-        input=json.dumps(settings),
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
-    )  # fmt: skip
+    )
     if done.returncode:
-        raise ClusterError(f"helm upgrade --install: {done.stderr.strip()}")
+        raise ClusterError(f"helm {arguments[0]}: {done.stderr.strip()}")
+    return done.stdout
