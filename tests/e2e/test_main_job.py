@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scenes import STORE, held, jobs, next_line, ready, run_program, shard_key
+from scenes import STORE, held, next_line, prewarmed_on, ready, run_program, shard_key
 from stage import HUB_TOKEN, Stage
 from weightlease_demo import manifests
 from weightlease_demo.__main__ import serving_report
@@ -47,13 +47,7 @@ def warm(stage: Stage) -> Iterator[Warm]:
 
 def test_a_custom_resource_becomes_a_job_and_a_ready_artifact_on_each_node(warm: Warm) -> None:
     kubectl = warm.stage.kubectl
-    prewarmed = {
-        job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
-            "requiredDuringSchedulingIgnoredDuringExecution"
-        ]["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
-        for job in jobs(kubectl, "minilm", NAMESPACE)
-    }
-    assert prewarmed == set(warm.stage.nodes)
+    assert prewarmed_on(kubectl, "minilm", NAMESPACE) == list(warm.stage.nodes)
     entries = [held(kubectl, node, warm.key) for node in warm.stage.nodes]
     assert all(entry is not None and entry["state"] == "Ready" for entry in entries)
     assert len({entry["manifestSha256"] for entry in entries if entry}) == 1

@@ -185,12 +185,23 @@ class PrometheusServer:
             for title, expression in queries.items()
         }
 
+    def history(self, expression: str, *, seconds: float) -> dict[str, list[float]]:
+        """What each series of `expression` was in each of the last `seconds`; NaN is left out."""
+        now = time.time()
+        data = self._get("query_range", query=expression, start=now - seconds, end=now, step=1)
+        return {
+            json.dumps(item["metric"], sort_keys=True): [
+                float(value) for _, value in item["values"] if not math.isnan(float(value))
+            ]
+            for item in data["result"]
+        }
+
     def firing(self) -> set[str]:
         """Names of the alerts that fire now."""
         alerts = self._get("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
-    def _get(self, path: str, **parameters: str) -> dict[str, Any]:
+    def _get(self, path: str, **parameters: str | float) -> dict[str, Any]:
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - loopback, http
             data: dict[str, Any] = json.load(response)["data"]

@@ -11,7 +11,6 @@ import sys
 import time
 
 import serve_minilm
-
 import weightlease
 
 
