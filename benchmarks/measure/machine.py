@@ -36,7 +36,7 @@ class Hardware(msgspec.Struct, frozen=True):
 
 
 def hardware() -> Hardware:
-    """This machine; `cores` are those that this process may use."""
+    """The machine at hand; `cores` are those that this process may use."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu, driver = _gpu()
     return Hardware(_cpu(), len(os.sched_getaffinity(0)), round(memory, 1), gpu, driver)

@@ -61,9 +61,7 @@ class Benchmark:
 
     def peer_metrics(self, results: Results) -> dict[str, dict[str, float]]:
         """The same for the peers."""
-        return {
-            peer: compute(formulas, results.samples) for peer, formulas in self.peers.items()
-        }
+        return {peer: compute(formulas, results.samples) for peer, formulas in self.peers.items()}
 
     def write(
         self, folder: Path, samples: dict[str, list[float]], peer_versions: dict[str, str]

@@ -7,10 +7,11 @@ floats, in the tensor's shape.
 
 from __future__ import annotations
 
+import importlib
 import math
 import threading
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weightlease.errors import FailureCode, SafetensorsFormatError, Stage, WeightLeaseError
 
@@ -66,14 +67,18 @@ _warned_once = False
 
 def torch_dtype(name: str) -> torch.dtype | None:
     """The torch dtype of safetensors `name`, or None where this torch has none."""
-    torch = _import_torch()
+    _require("torch", "lease.tensors()")
+    import torch
+
     found = getattr(torch, _TORCH_NAMES.get(name, ""), None)
     return found if isinstance(found, torch.dtype) else None
 
 
 def torch_view(data: memoryview, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
     """A tensor over `data`, which must be aligned for `dtype`; the tensor holds it."""
-    torch = _import_torch()
+    _require("torch", "lease.tensors()")
+    import torch
+
     known = torch_dtype(dtype)
     if known is None:
         known, shape = torch.uint8, (data.nbytes,)
@@ -83,15 +88,17 @@ def torch_view(data: memoryview, dtype: str, shape: tuple[int, ...]) -> torch.Te
     return _frombuffer(data, known).view(shape)
 
 
-def numpy_view(data: memoryview, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def numpy_view(data: memoryview, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """A read-only array over `data`, which must be aligned for `dtype`; the array holds it."""
-    np = _import_numpy()
+    _require("numpy", "lease.numpy()")
+    import numpy as np
+
     name = _NUMPY_NAMES.get(dtype)
     if name is None:
         name, shape = "u1", (data.nbytes,)
     known = np.dtype(name)
     _require_size(data, known.itemsize, dtype, shape)
-    array: np.ndarray = np.frombuffer(data, dtype=known).reshape(shape)
+    array: np.ndarray[Any, Any] = np.frombuffer(data, dtype=known).reshape(shape)
     array.flags.writeable = False
     return array
 
@@ -113,35 +120,25 @@ def _frombuffer(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
     # torch warns that it cannot mark the tensor read-only. PROT_READ does that for it. The warning
     # comes once per process unless asked for always, so the global filters are touched once.
     global _warned_once  # noqa: PLW0603 - mirrors torch's own once-flag
-    torch = _import_torch()
-    if _warned_once and not torch.is_warn_always_enabled():
+    import torch
+
+    always = torch.is_warn_always_enabled()
+    if _warned_once and not always:
         return torch.frombuffer(data, dtype=dtype)
     with _warning_guard, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         tensor = torch.frombuffer(data, dtype=dtype)
-        _warned_once = True
+        # A warning that always comes does not count as the one that comes once.
+        _warned_once = _warned_once or not always
         return tensor
 
 
-def _import_torch():  # type: ignore[no-untyped-def]  # noqa: ANN202 - a module has no static type
+def _require(package: str, call: str) -> None:
     try:
-        import torch
+        importlib.import_module(package)
     except ImportError as error:
-        raise _missing("torch", "lease.tensors()") from error
-    return torch
-
-
-def _import_numpy():  # type: ignore[no-untyped-def]  # noqa: ANN202 - a module has no static type
-    try:
-        import numpy as np
-    except ImportError as error:
-        raise _missing("numpy", "lease.numpy()") from error
-    return np
-
-
-def _missing(package: str, call: str) -> WeightLeaseError:
-    return WeightLeaseError.of(
-        Stage.CONFIGURATION,
-        FailureCode.UNSUPPORTED,
-        f"{call} needs {package}; install weightlease[torch], or read lease.buffer(name)",
-    )
+        raise WeightLeaseError.of(
+            Stage.CONFIGURATION,
+            FailureCode.UNSUPPORTED,
+            f"{call} needs {package}; install weightlease[torch], or read lease.buffer(name)",
+        ) from error
