@@ -170,25 +170,28 @@ class Channel:
 
     async def _readable(self, deadline: float, late: Drop) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(self.socket, _resolve, ready)
+        # By number: asyncio words an error, socket and addresses included, for each first time.
+        number = self.socket.fileno()
+        self._loop.add_reader(number, _resolve, ready)
         try:
             async with asyncio.timeout_at(deadline):
                 await ready
         except TimeoutError:
             raise PeerLostError(late) from None
         finally:
-            self._loop.remove_reader(self.socket)
+            self._loop.remove_reader(number)
 
     async def _writable(self, deadline: float) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_writer(self.socket, _resolve, ready)
+        number = self.socket.fileno()
+        self._loop.add_writer(number, _resolve, ready)
         try:
             async with asyncio.timeout_at(deadline):
                 await ready
         except TimeoutError:
             raise PeerLostError(Drop.SEND_TIMEOUT) from None
         finally:
-            self._loop.remove_writer(self.socket)
+            self._loop.remove_writer(number)
 
 
 class ThreadChannel:

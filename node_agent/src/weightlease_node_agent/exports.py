@@ -83,7 +83,8 @@ class Export:
 
 
 def _require_mark(descriptor: int, visible: Path, mark: FileMark) -> None:
-    if FileMark.of(os.fstat(descriptor)) != mark:
+    found = os.fstat(descriptor)
+    if (found.st_ino, found.st_dev, found.st_size) != (mark.inode, mark.device, mark.size):
         raise _unavailable(f"{visible} is not the file that was validated")
 
 

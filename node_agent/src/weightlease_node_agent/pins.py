@@ -93,20 +93,30 @@ class Pins:
             WeightLeaseError: local_miss, or what validation found.
 
         """
-        async with self._opening.hold((domain, key)):
-            pin = self._pins.get((domain, key))
-            if pin is not None and not pin.manifest_file.unchanged:
-                self._retire(pin)
-                pin = None
-            if pin is None:
-                pin = self._pins[domain, key] = await self._run(_open, domain, key)
-            pin.users += 1
+        pin = self._use(domain, key)
+        if pin is None:
+            async with self._opening.hold((domain, key)):
+                pin = self._use(domain, key)
+                if pin is None:
+                    pin = self._pins[domain, key] = await self._run(_open, domain, key)
+                    pin.users += 1
         try:
             if validation is Validation.FULL_CHECKSUM:
                 await self._sum(pin)
         except BaseException:
             self.let_go(pin)
             raise
+        return pin
+
+    def _use(self, domain: AgentDomain, key: str) -> Pin | None:
+        """The pin that is open already, with one use more."""
+        pin = self._pins.get((domain, key))
+        if pin is None:
+            return None
+        if not pin.manifest_file.unchanged:
+            self._retire(pin)
+            return None
+        pin.users += 1
         return pin
 
     async def _sum(self, pin: Pin) -> None:

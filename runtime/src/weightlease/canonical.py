@@ -10,6 +10,10 @@ import hashlib
 import json
 from typing import Any
 
+import msgspec
+
+_sorted = msgspec.json.Encoder(order="sorted")
+
 
 def canonical_json(value: Any) -> bytes:
     """Encode JSON-compatible `value`.
@@ -23,6 +27,18 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     ).encode("ascii")
+
+
+def canonical_plain(value: msgspec.Struct | dict[str, Any]) -> bytes:
+    """`canonical_json` of texts, whole numbers and containers of them, several times quicker.
+
+    Not for fractions, which the two encoders write differently.
+    """
+    data = _sorted.encode(value)
+    if data.isascii() and b"\\" not in data and b"\x7f" not in data:
+        return data
+    # The quick encoder escapes other characters than the canonical form does.
+    return canonical_json(msgspec.to_builtins(value))
 
 
 def sha256_hex(data: bytes) -> str:

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 import msgspec
 
-from weightlease.canonical import canonical_json
+from weightlease.canonical import canonical_plain
 from weightlease.errors import ManifestError
 from weightlease.identity import is_key
 
@@ -71,7 +71,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def canonical_bytes(self) -> bytes:
         """What the lease file holds."""
-        return canonical_json(msgspec.to_builtins(self))
+        return canonical_plain(self)
 
 
 def parse_lease_record(data: bytes) -> LeaseRecord:

@@ -28,12 +28,11 @@ import hashlib
 import json
 import re
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 
-from weightlease.canonical import canonical_json, sha256_hex
+from weightlease.canonical import canonical_json, canonical_plain, sha256_hex
 from weightlease.errors import IdentityError, ManifestError
 from weightlease.identity import WeightArtifactIdentity, is_key
 
@@ -143,7 +142,7 @@ def content_sha256(tensors: tuple[TensorEntry, ...]) -> str:
     digest = hashlib.sha256()
     for entry in tensors:
         digest.update(
-            canonical_json(
+            canonical_plain(
                 {
                     "name": entry.name,
                     "kind": str(entry.kind),
@@ -271,7 +270,7 @@ def require_payload_name(name: str) -> None:
         ManifestError: the name and why it is refused.
 
     """
-    if not name or PurePosixPath(name).name != name or name in {".", ".."} or "\0" in name:
+    if not name or "/" in name or name in {".", ".."} or "\0" in name:
         raise ManifestError(f"payload file name {name!r} is not one plain basename")
 
 
@@ -285,7 +284,10 @@ def require_asset_path(path: str) -> None:
     parts = path.split("/")
     if not path or "\0" in path or "\\" in path or any(part in {"", ".", ".."} for part in parts):
         raise ManifestError(f"asset path {path!r} is not a plain relative path")
-    if any(len(part.encode("utf-8", "surrogatepass")) > 255 for part in parts):
+    # No character has more than four bytes.
+    if len(path) * 4 > 255 and any(
+        len(part.encode("utf-8", "surrogatepass")) > 255 for part in parts
+    ):
         raise ManifestError(f"asset path {path!r} has a part of more than 255 bytes")
 
 

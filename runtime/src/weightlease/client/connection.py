@@ -29,6 +29,8 @@ CLIENT_NAME = "weightlease-python"
 # Two, plus everything a publication may declare.
 MAX_FDS_PER_REPLY = 2 + wire.MAX_DECLARED_FILES + wire.MAX_DECLARED_ASSETS
 _RECEIVE_BYTES = 64 * 1024
+# As a plain number: the flag's own type makes each comparison cost microseconds.
+_TRUNCATED = int(socket.MSG_CTRUNC)
 _INT_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_FDS_PER_FRAME * _INT_BYTES)
 _TIMEVAL = struct.Struct("ll")
@@ -281,7 +283,7 @@ class Connection:
                 found = array.array("i")
                 found.frombytes(data[: len(data) - len(data) % _INT_BYTES])
                 self._fds.extend(found)
-        if flags & socket.MSG_CTRUNC:
+        if flags & _TRUNCATED:
             raise ProtocolError(
                 f"descriptors were lost: more than {wire.MAX_FDS_PER_FRAME} came with one frame, "
                 "or this process is at its limit of open files (ulimit -n)"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import uuid
 from contextlib import suppress
 
 from weightlease import filesystem
@@ -37,7 +36,7 @@ class LeaseDirectory:
 
         """
         path = f"{self._directory}/{record.file_name}"
-        temporary = f"{self._directory}/.{record.lease_id}.{uuid.uuid4().hex}.tmp"
+        temporary = f"{self._directory}/.{record.lease_id}.tmp"
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(temporary, flags, 0o600)
         try:
