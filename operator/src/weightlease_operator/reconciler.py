@@ -55,6 +55,9 @@ class Reconciler:
             self._samples.pop(key, None)
         else:
             self._samples[key] = decided.sample
+        if decided.writes:
+            # What we wrote is in the cache already, so its watch event will wake nobody.
+            return 0.0
         if decided.wake_at is None:
             return None
         return max(0.0, (decided.wake_at - self.clock()).total_seconds())
