@@ -75,3 +75,5 @@ def running_hub(address: str, *, token: str = "", port: int = 0) -> Iterator[Hub
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
