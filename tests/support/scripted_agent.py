@@ -34,10 +34,12 @@ class Peer:
             data += piece
         return data
 
+    def any_request(self) -> tuple[wire.Request, msgspec.Struct]:
+        return wire.decode_request(self.read(wire.frame_length(self.read(4))))
+
     def request(self, method: str) -> tuple[int, msgspec.Struct]:
         """The next request, which must be `method`: its id and params."""
-        body = self.read(wire.frame_length(self.read(4)))
-        request, params = wire.decode_request(body)
+        request, params = self.any_request()
         assert request.method == method, request.method
         return request.id, params
 
@@ -72,6 +74,15 @@ class Peer:
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def answer_abort_after_writes(self) -> None:
+        """Take the writes that are still on their way and answer the abort behind them."""
+        while True:
+            request, params = self.any_request()
+            if not isinstance(params, wire.WriteParams):
+                assert request.method == "abort", request.method
+                return self.send(wire.encode_result(request.id, wire.Empty()))
+            self.read(params.nbytes)
 
     def wait_for_close(self) -> None:
         while self.socket.recv(65536):

@@ -16,7 +16,14 @@ from typing import Any
 import msgspec
 import structlog
 
-from weightlease.errors import Failure, FailureCode, ProtocolError, Stage, WeightLeaseError
+from weightlease.errors import (
+    Failure,
+    FailureCode,
+    ProtocolError,
+    Stage,
+    WeightLeaseError,
+    production_failure,
+)
 from weightlease.filesystem import storage_failure
 from weightlease.store.protocol import ProductionMetadata
 from weightlease.store.publication import Publication
@@ -164,16 +171,16 @@ class PublicationSession:
         for file in params.files:
             known = (file.kind, file.name)
             if known in self._declared:
-                raise _bad(f"{file.kind} {file.name[:255]!r} is declared twice")
+                raise production_failure(f"{file.kind} {file.name[:255]!r} is declared twice")
             if file.size < 0:
-                raise _bad(f"{file.kind} {file.name[:255]!r} has size {file.size}")
+                raise production_failure(f"{file.kind} {file.name[:255]!r} has size {file.size}")
             self._declared[known] = file
             self._declared_bytes += file.size
         for kind, most in _MAX_FILES.items():
             if sum(declared is kind for declared, _ in self._declared) > most:
-                raise _bad(f"more than {most} files of kind {kind} are declared")
+                raise production_failure(f"more than {most} files of kind {kind} are declared")
         if self._declared_bytes > self.progress.total:
-            raise _bad(
+            raise production_failure(
                 f"declared files hold {self._declared_bytes} bytes, the publication was begun "
                 f"with total_bytes {self.progress.total}"
             )
@@ -182,7 +189,9 @@ class PublicationSession:
     def _open_file(self, params: OpenFileParams) -> Empty:
         declaration = self._declared.pop((params.kind, params.name), None)
         if declaration is None:
-            raise _bad(f"{params.kind} {params.name[:255]!r} is not declared, or was sent before")
+            raise production_failure(
+                f"{params.kind} {params.name[:255]!r} is not declared, or was sent before"
+            )
         opener = (
             self.publication.payload if params.kind is FileKind.PAYLOAD else self.publication.asset
         )
@@ -196,7 +205,7 @@ class PublicationSession:
         declared, had = file.declaration.size, file.staged.received
         try:
             if had + left > declared:
-                raise _bad(
+                raise production_failure(
                     f"{file.declaration.name!r} was declared with {declared} bytes and got "
                     f"{had + left}"
                 )
@@ -221,7 +230,9 @@ class PublicationSession:
     def _finalize(self, params: FinalizeParams) -> FinalizeResult:
         if self._declared:
             kind, name = next(iter(self._declared))
-            raise _bad(f"{len(self._declared)} declared files were not sent, first {kind} {name!r}")
+            raise production_failure(
+                f"{len(self._declared)} declared files were not sent, first {kind} {name!r}"
+            )
         expected = self.expectation()
         if expected and params.expected_manifest_sha256 not in {"", expected}:
             raise WeightLeaseError.of(
@@ -311,7 +322,3 @@ def out_of_order(method: str, state: State) -> Failure:
         retryable=False,
         message=f"{method} is not allowed while {state}",
     )
-
-
-def _bad(message: str) -> WeightLeaseError:
-    return WeightLeaseError.of(Stage.PRODUCTION, FailureCode.PRODUCER_FAILED, message)

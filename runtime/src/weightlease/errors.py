@@ -157,3 +157,8 @@ class LiveViewsError(_FixedFailureError):
             names=list(names),
         )
         self.names = names
+
+
+def production_failure(message: str) -> WeightLeaseError:
+    """The failure of a producer that broke its contract."""
+    return WeightLeaseError.of(Stage.PRODUCTION, FailureCode.PRODUCER_FAILED, message)

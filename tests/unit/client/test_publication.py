@@ -218,7 +218,7 @@ def test_a_producer_that_was_cut_off_learns_why_before_its_next_write(socket_pat
         request_id, _ = peer.request("write")
         peer.read(4)
         peer.send(wire.encode_error(request_id, NO_SPACE))
-        peer.wait_for_close()
+        peer.answer_abort_after_writes()
 
     with ScriptedAgent(socket_path, play), store(socket_path) as agent:
         publication = agent.begin(identity(), 10**9)

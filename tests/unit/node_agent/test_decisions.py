@@ -163,10 +163,8 @@ def test_holders_are_cut_at_a_hundred_and_the_count_is_not() -> None:
 
 
 def test_a_status_fits_into_one_object() -> None:
-    seen = tuple(
-        found(f"{n:064x}", leases=tuple(lease(f"pod-{n}-{m}") for m in range(100)))
-        for n in range(2000)
-    )
+    leases = tuple(lease(f"pod-{m:04}") for m in range(100))
+    seen = tuple(found(f"{n:064x}", leases=leases) for n in range(2000))
     made = report(Survey(seen), spec())
     assert len(json.dumps(made.to_json())) < 1_500_000
     assert made.leases == 200_000

@@ -20,9 +20,9 @@ from typing import Self
 from weightlease import wire
 from weightlease.client.connection import Connection
 from weightlease.client.settings import ClientSettings
-from weightlease.errors import FailureCode, Stage, WeightLeaseError
-from weightlease.safetensors_format import layout_header
+from weightlease.errors import WeightLeaseError, production_failure
 from weightlease.store.protocol import Buffer, ProductionMetadata, TensorSpec
+from weightlease.store.tensor_file import TensorFile, tensor_file
 
 _ABORT_SECONDS = 5.0
 
@@ -82,16 +82,10 @@ class Publication:
             yield file
 
     @contextmanager
-    def tensors(self, name: str, specs: tuple[TensorSpec, ...]) -> Iterator[_StreamedTensors]:
+    def tensors(self, name: str, specs: tuple[TensorSpec, ...]) -> Iterator[TensorFile]:
         """See `ArtifactWriter.tensors`; the header is laid out here, as a local store does it."""
-        data, header = layout_header(specs)
-        sizes = {tensor.name: tensor.end - tensor.start for tensor in header.tensors}
-        size = header.data_start + sum(sizes.values())
-        with self._file(name, wire.FileKind.PAYLOAD, size, "") as file:
-            file.write(data)
-            streamed = _StreamedTensors(file, [(spec.name, sizes[spec.name]) for spec in specs])
-            yield streamed
-            streamed.finish()
+        with tensor_file(name, specs, self.payload) as file:
+            yield file
 
     def keep_alive(self) -> None:
         """See `PatientWriter`: the agent's deadline runs between requests, and this is one."""
@@ -169,7 +163,7 @@ class Publication:
 
     def _require_building(self) -> None:
         if self._over:
-            raise _failed(f"the publication of {self.key} is over; begin another one")
+            raise production_failure(f"the publication of {self.key} is over; begin another one")
 
 
 class _StreamedFile:
@@ -185,7 +179,9 @@ class _StreamedFile:
     def write(self, data: Buffer) -> None:
         view = memoryview(data).cast("B")
         if self._written + view.nbytes > self._size:
-            raise _failed(f"{self._name!r} was declared with {self._size} bytes and gets more")
+            raise production_failure(
+                f"{self._name!r} was declared with {self._size} bytes and gets more"
+            )
         self._written += view.nbytes
         for start in range(0, view.nbytes, wire.MAX_WRITE_BYTES):
             chunk = view[start : start + wire.MAX_WRITE_BYTES]
@@ -194,54 +190,13 @@ class _StreamedFile:
 
     def finish(self) -> None:
         if self._written != self._size:
-            raise _failed(
+            raise production_failure(
                 f"{self._name!r} was declared with {self._size} bytes and got {self._written}"
             )
         result, _ = self._connection.request(
             "close_file", wire.Empty(), wire.CloseFileResult, self._timeout
         )
         if result.size != self._size:
-            raise _failed(
+            raise production_failure(
                 f"the agent wrote {result.size} of the {self._size} bytes of {self._name!r}"
             )
-
-
-class _StreamedTensors:
-    """A `TensorFileWriter`: tensors in declared order, each exactly as long as declared."""
-
-    def __init__(self, file: _StreamedFile, expected: list[tuple[str, int]]) -> None:
-        self._file = file
-        self._expected = expected
-        self._position = 0
-        self._written = 0
-
-    def write(self, name: str, data: Buffer) -> None:
-        view = memoryview(data).cast("B")
-        self._advance_to(name)
-        size = self._expected[self._position][1]
-        if self._written + view.nbytes > size:
-            raise _failed(f"tensor {name!r} was declared with {size} bytes and gets more")
-        self._written += view.nbytes
-        self._file.write(view)
-
-    def finish(self) -> None:
-        while self._position < len(self._expected):
-            self._require_complete()
-            self._position, self._written = self._position + 1, 0
-
-    def _advance_to(self, name: str) -> None:
-        while self._position < len(self._expected):
-            if self._expected[self._position][0] == name:
-                return
-            self._require_complete()
-            self._position, self._written = self._position + 1, 0
-        raise _failed(f"tensor {name!r} is not the current or a following one in declared order")
-
-    def _require_complete(self) -> None:
-        name, size = self._expected[self._position]
-        if self._written != size:
-            raise _failed(f"tensor {name!r} was declared with {size} bytes and got {self._written}")
-
-
-def _failed(message: str) -> WeightLeaseError:
-    return WeightLeaseError.of(Stage.PRODUCTION, FailureCode.PRODUCER_FAILED, message)

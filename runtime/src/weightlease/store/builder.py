@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weightlease import filesystem
-from weightlease.errors import Failure, FailureCode, Stage, WeightLeaseError
+from weightlease.errors import Failure, FailureCode, Stage, WeightLeaseError, production_failure
 from weightlease.identity import WeightArtifactIdentity
 from weightlease.locks import Deadline, FileLock
 from weightlease.policy import Validation, WaitPolicy
@@ -14,7 +14,6 @@ from weightlease.store.domain import Domain
 from weightlease.store.layout import QuarantineReason
 from weightlease.store.lookup import INVALID_CODES, open_artifact
 from weightlease.store.publication import Publication
-from weightlease.store.staged_file import production_failure
 
 
 def begin(

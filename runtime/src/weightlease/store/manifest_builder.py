@@ -10,7 +10,13 @@ from typing import Any
 import msgspec
 
 from weightlease.canonical import sha256_hex
-from weightlease.errors import FailureCode, SafetensorsFormatError, Stage, WeightLeaseError
+from weightlease.errors import (
+    FailureCode,
+    SafetensorsFormatError,
+    Stage,
+    WeightLeaseError,
+    production_failure,
+)
 from weightlease.identity import WeightArtifactIdentity
 from weightlease.manifest import (
     MAX_METADATA_BYTES,
@@ -26,7 +32,7 @@ from weightlease.manifest import (
 )
 from weightlease.safetensors_format import Header, stored_form
 from weightlease.store.protocol import ProductionMetadata
-from weightlease.store.staged_file import StagedFile, production_failure
+from weightlease.store.staged_file import StagedFile
 
 ASSETS_FIELD = "assets"
 # A file does not say what a tensor is to its module; these are what is true of any weight file.

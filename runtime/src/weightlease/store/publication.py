@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from weightlease import filesystem
-from weightlease.errors import FailureCode, Stage, WeightLeaseError
+from weightlease.errors import FailureCode, Stage, WeightLeaseError, production_failure
 from weightlease.identity import WeightArtifactIdentity
 from weightlease.locks import Deadline, FileLock
 from weightlease.manifest import (
@@ -23,7 +23,6 @@ from weightlease.manifest import (
     require_payload_name,
 )
 from weightlease.policy import WaitPolicy
-from weightlease.safetensors_format import layout_header
 from weightlease.store import manifest_builder
 from weightlease.store.artifact import OpenArtifact
 from weightlease.store.capacity import require_artifact_size
@@ -32,9 +31,10 @@ from weightlease.store.domain import Domain
 from weightlease.store.failpoints import Point, reach
 from weightlease.store.layout import STAGING_MODE
 from weightlease.store.manifest_builder import StagedPayload
-from weightlease.store.protocol import Buffer, ProductionMetadata, TensorSpec
+from weightlease.store.protocol import ProductionMetadata, TensorSpec
 from weightlease.store.publish import Staged, publish
-from weightlease.store.staged_file import SMALL_FILE_BYTES, StagedFile, production_failure
+from weightlease.store.staged_file import SMALL_FILE_BYTES, StagedFile
+from weightlease.store.tensor_file import TensorFile, tensor_file
 
 
 class Publication:
@@ -113,13 +113,8 @@ class Publication:
     @contextmanager
     def tensors(self, name: str, specs: tuple[TensorSpec, ...]) -> Iterator[TensorFile]:
         """A safetensors file laid out from `specs`; see `ArtifactWriter.tensors`."""
-        header, layout = layout_header(specs)
-        sizes = {tensor.name: tensor.end - tensor.start for tensor in layout.tensors}
-        with self.payload(name, len(header) + sum(sizes.values())) as file:
-            file.write(header)
-            writer = TensorFile(file, [(spec.name, sizes[spec.name]) for spec in specs])
-            yield writer
-            writer.require_complete()
+        with tensor_file(name, specs, self.payload) as file:
+            yield file
 
     @contextmanager
     def asset(self, path: str, size: int, sha256: str = "") -> Iterator[StagedFile]:
@@ -255,44 +250,3 @@ class Publication:
             raise production_failure("the publication is over")
         if self._open_file is not None:
             raise production_failure(f"{self._open_file.name!r} is still being written")
-
-
-class TensorFile:
-    """A `TensorFileWriter`: tensors arrive whole and in their declared order."""
-
-    def __init__(self, file: StagedFile, sizes: list[tuple[str, int]]) -> None:
-        self._file = file
-        self._pending = sizes[::-1]
-        self._current = ""
-        self._left = 0
-
-    def write(self, name: str, data: Buffer) -> None:
-        """Append bytes of tensor `name`.
-
-        Raises:
-            WeightLeaseError: another tensor is due, or this one has all its bytes.
-
-        """
-        view = memoryview(data).cast("B")
-        if name != self._current:
-            self._advance_to(name)
-        if len(view) > self._left:
-            raise production_failure(f"tensor {name!r} was given more bytes than its shape has")
-        self._left -= len(view)
-        self._file.write(view)
-
-    def require_complete(self) -> None:
-        """Check that every tensor has all its bytes."""
-        if self._left or any(size for _, size in self._pending):
-            missing = self._current if self._left else self._pending[-1][0]
-            raise production_failure(f"{self._file.name!r} lacks bytes of tensor {missing!r}")
-
-    def _advance_to(self, name: str) -> None:
-        while not self._left and self._pending:
-            self._current, self._left = self._pending.pop()
-            if self._current == name:
-                return
-        due = self._current if self._left else "none"
-        raise production_failure(
-            f"tensor {name!r} is not the next in declared order; due is {due!r}"
-        )

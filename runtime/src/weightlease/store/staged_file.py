@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
 
 from weightlease import filesystem
-from weightlease.errors import FailureCode, Stage, WeightLeaseError
+from weightlease.errors import production_failure
 from weightlease.store.digests import TensorDigests
 from weightlease.store.protocol import Buffer
 
@@ -133,11 +133,6 @@ class StagedFile:
                 f"{self.name!r} was declared with {self.size} bytes, but more arrived"
             )
         self.received += count
-
-
-def production_failure(message: str) -> WeightLeaseError:
-    """The failure of a producer that broke its contract."""
-    return WeightLeaseError.of(Stage.PRODUCTION, FailureCode.PRODUCER_FAILED, message)
 
 
 # ---- where chunks go ----
