@@ -117,6 +117,23 @@ generate: venv  ## write what is made from code: the custom resource definitions
 demo: venv packages  ## start a cluster, warm a real checkpoint, serve it and show what is shared
 	PYTHONPATH=hack/demo:hack/hub:hack/devcluster/src $(BIN)/python -m weightlease_demo
 
+# ---- figures ----
+
+.PHONY: bench
+bench: bench-lease bench-lookup bench-publish  ## take every figure that needs no accelerator; wants an idle machine
+
+.PHONY: bench-lease
+bench-lease: venv  ## time leases through a real agent, and what eight holders share
+	$(BIN)/python benchmarks/lease.py
+
+.PHONY: bench-lookup
+bench-lookup: venv  ## time lookups beside vllm-omni's own store
+	$(BIN)/python benchmarks/lookup.py
+
+.PHONY: bench-publish
+bench-publish: venv  ## time publications beside the machine's limits and vllm-omni's own store
+	$(BIN)/python benchmarks/publish.py
+
 # ---- cleaning ----
 
 .PHONY: clean-cluster

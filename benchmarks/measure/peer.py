@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 import types
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ class PeerProducer:
         """Write every file."""
         import torch
 
+        # The bytes are read-only, and their writer only reads them.
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         hwr = runtime()
         for number in range(self._ours.shape.files):
             specs = tuple(
