@@ -11,6 +11,7 @@ before the socket accepts anybody and before anything is removed.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections import Counter
@@ -22,13 +23,16 @@ import structlog
 
 from weightlease.errors import WeightLeaseError
 from weightlease.lease_record import SCHEMA_VERSION, Holder, LeaseRecord
+from weightlease.names import StorageClass
 from weightlease.policy import Validation
+from weightlease.wire import MAX_FDS_PER_FRAME
 from weightlease_node_agent.domains import AgentDomain
 from weightlease_node_agent.executor import Run
-from weightlease_node_agent.pins import Pin, Pins
+from weightlease_node_agent.pins import MarkedFile, Pin, Pins
 
 log = structlog.get_logger(__name__)
 _ATTEMPTS = 3
+_LOCK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +94,7 @@ class Leases:
         pin = await self._pins.hold(domain, key, validation)
         since = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
-            record, descriptors = await self._run(_open_all, pin, holder, since, assets)
+            record, descriptors = await self._open_all(pin, holder, since, assets=assets)
         except BaseException:
             self._pins.let_go(pin)
             raise
@@ -98,6 +102,22 @@ class Leases:
         self._leases[record.lease_id] = lease
         self._on_change(domain.place.namespace, 1)
         return Grant(lease, pin, descriptors)
+
+    async def _open_all(
+        self, pin: Pin, holder: Holder, since: str, *, assets: bool
+    ) -> tuple[LeaseRecord, list[int]]:
+        files = (*pin.payloads, *(pin.assets if assets else ()))
+        # A handful of files in a tmpfs wait for no device: handing them to a thread and back would
+        # cost more than opening them.
+        in_memory = pin.domain.place.storage_class is StorageClass.MEMORY
+        if in_memory and len(files) < MAX_FDS_PER_FRAME:
+            try:
+                return _open_all(pin, files, holder, since, 0.0)
+            except OSError as error:
+                # Somebody probes the new lease file this very moment: a thread may wait for that.
+                if error.errno != errno.EBUSY:
+                    raise
+        return await self._run(_open_all, pin, files, holder, since, _LOCK_SECONDS)
 
     async def probe(self, lease_ids: Iterable[str]) -> None:
         """Ask the kernel about some leases and forget those that are over."""
@@ -145,19 +165,15 @@ class Leases:
 
 
 def _open_all(
-    pin: Pin,
-    holder: Holder,
-    since: str,
-    with_assets: bool,  # noqa: FBT001
+    pin: Pin, files: Iterable[MarkedFile], holder: Holder, since: str, lock_seconds: float
 ) -> tuple[LeaseRecord, list[int]]:
     domain = pin.domain
     # A pin outlives its validation; a lookup that sums every byte may have denied it meanwhile.
     pin.artifact.require_allowed()
     opened: list[int] = []
-    files = [*pin.payloads, *(pin.assets if with_assets else ())]
     try:
         opened.append(domain.export.open(pin.manifest_file.path, pin.manifest_file.mark))
-        record, descriptor = _new_lease_file(domain, pin.key, holder, since)
+        record, descriptor = _new_lease_file(domain, pin.key, holder, since, lock_seconds)
         opened.append(descriptor)
         opened.extend(domain.export.open(file.path, file.mark) for file in files)
     except BaseException:
@@ -168,14 +184,16 @@ def _open_all(
 
 
 def _new_lease_file(
-    domain: AgentDomain, key: str, holder: Holder, since: str
+    domain: AgentDomain, key: str, holder: Holder, since: str, lock_seconds: float
 ) -> tuple[LeaseRecord, int]:
     """A lease file and its locked descriptor, opened below the export."""
     for attempt in range(_ATTEMPTS):
         record = LeaseRecord(SCHEMA_VERSION, secrets.token_hex(16), key, holder, since)
         try:
             domain.store.leases.grant(record)
-            descriptor = domain.store.leases.open_locked(record, domain.export.visible(domain.path))
+            descriptor = domain.store.leases.open_locked(
+                record, domain.export.visible(domain.path), seconds=lock_seconds
+            )
         except FileNotFoundError:
             # A sweep took the file in the instant before it was locked.
             if attempt == _ATTEMPTS - 1:

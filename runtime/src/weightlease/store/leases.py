@@ -47,21 +47,27 @@ class LeaseDirectory:
             os.close(fd)
             os.unlink(temporary)
 
-    def open_locked(self, record: LeaseRecord, root: str | os.PathLike[str] | None = None) -> int:
+    def open_locked(
+        self,
+        record: LeaseRecord,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        seconds: float = _OPEN_SECONDS,
+    ) -> int:
         """A fresh read-only descriptor of the lease file, holding its shared lock.
 
         `root` is another mount of the domain's root, such as a read-only one. Closing the last copy
-        of the descriptor ends the lease.
+        of the descriptor ends the lease. A prober's lock is waited for at most `seconds`.
 
         Raises:
             FileNotFoundError: the lease was removed.
-            OSError: the file cannot be opened or locked.
+            OSError: the file cannot be opened or locked; EBUSY where it is locked by a prober.
 
         """
         directory = self._directory if root is None else Paths(os.fspath(root)).leases
         fd = filesystem.open_file(f"{directory}/{record.file_name}")
         # Only a prober that is about to let go, or to remove the file, can be in the way.
-        held = lock_until(fd, exclusive=False, deadline=Deadline(_OPEN_SECONDS))
+        held = lock_until(fd, exclusive=False, deadline=Deadline(seconds))
         if held and os.fstat(fd).st_nlink:
             return fd
         os.close(fd)
