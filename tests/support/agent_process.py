@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from forked_agent import ForkedAgent
+from mortal import MORTAL
 from raw_peer import RawPeer
 
 START_SECONDS = 30.0
@@ -52,7 +54,7 @@ class AgentProcess:
         self._environment = environment or {}
         self._prefix = list(prefix)
         self.logs: list[dict[str, Any]] = []
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | ForkedAgent | None = None
         self._reader: threading.Thread | None = None
 
     @property
@@ -68,17 +70,7 @@ class AgentProcess:
             name: value for name, value in os.environ.items() if not name.startswith("WEIGHTLEASE_")
         }
         started = len(self.logs)
-        self._process = subprocess.Popen(
-            [
-                *self._prefix,
-                *(sys.executable, "-m", "weightlease_node_agent"),
-                *("--root", str(self.root), "--socket", str(self.socket), "--http-port", "0"),
-                *self._arguments,
-            ],
-            env=environment | self._environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._process = self._launch(environment | self._environment)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         wait_until(
@@ -149,6 +141,23 @@ class AgentProcess:
     ) -> None:
         if self._process is not None:
             self.kill()
+
+    def _launch(self, environment: dict[str, str]) -> subprocess.Popen[str] | ForkedAgent:
+        places = ("--root", str(self.root), "--socket", str(self.socket), "--http-port", "0")
+        arguments = [*places, *self._arguments]
+        if not self._prefix:
+            return ForkedAgent(arguments, environment)
+        return subprocess.Popen(
+            [
+                *MORTAL,
+                *self._prefix,
+                *(sys.executable, "-m", "weightlease_node_agent"),
+                *arguments,
+            ],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def _signal(self, number: int) -> int:
         assert self._process is not None

@@ -26,6 +26,7 @@ import yaml
 from devcluster.binaries import bin_folder, built_folder
 from devcluster.components import COMPONENTS
 from devcluster.settings import Settings
+from mortal import MORTAL
 
 Object = dict[str, Any]
 
@@ -193,7 +194,7 @@ def _api_flags(folder: Path, etcd: str, port: int) -> list[str]:
 def _process(folder: Path, name: str, flags: list[str]) -> Iterator[None]:
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
-            [find_program(name), *flags], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+            [*MORTAL, find_program(name), *flags], stdout=log, stderr=subprocess.STDOUT, cwd=folder
         )
     try:
         yield

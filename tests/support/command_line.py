@@ -12,6 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
+from mortal import MORTAL
 from weightlease.cli import main
 
 
@@ -59,7 +60,7 @@ def spawned(*arguments: object, **environment: str) -> Done:
 def started(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     """Start one command in a process of its own; its output is piped."""
     return subprocess.Popen(
-        command(arguments),
+        [*MORTAL, *command(arguments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

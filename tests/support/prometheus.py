@@ -19,6 +19,8 @@ from typing import Any, Self
 
 import yaml
 
+from mortal import MORTAL
+
 PROMTOOL = "promtool"
 _START_SECONDS = 30.0
 _STOP_SECONDS = 20.0
@@ -111,6 +113,7 @@ class PrometheusServer:
         with (self._folder / "prometheus.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
+                    *MORTAL,
                     program,
                     f"--config.file={self._folder / 'prometheus.yml'}",
                     f"--storage.tsdb.path={self._folder / 'data'}",

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from apiserver import ApiServer, HttpError
+from mortal import MORTAL
 from weightlease.reasons import EXIT_STATUS, Reason, TerminationMessage, encode_termination
 
 Object = dict[str, Any]
@@ -214,7 +215,7 @@ class OperatorProcess:
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "weightlease_operator"],
+                [*MORTAL, sys.executable, "-m", "weightlease_operator"],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,

@@ -18,6 +18,7 @@ from typing import Protocol
 import pytest
 
 import store_child
+from mortal import MORTAL
 from sample_producer import ASSETS, PAYLOADS, SampleProducer, fine_tune, sha256
 from weightlease.errors import FailureCode, WeightLeaseError
 from weightlease.identity import WeightArtifactIdentity
@@ -50,7 +51,14 @@ class Child:
     """A process that runs one operation of `store_child`."""
 
     def __init__(self, world: StoreWorld, operation: str, number: int = 0) -> None:
-        command = [sys.executable, store_child.__file__, *world.maker, operation, str(number)]
+        command = [
+            *MORTAL,
+            sys.executable,
+            store_child.__file__,
+            *world.maker,
+            operation,
+            str(number),
+        ]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

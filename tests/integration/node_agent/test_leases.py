@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from agent_process import AgentProcess, wait_until
+from mortal import MORTAL
 from raw_peer import RawPeer, RefusedError
 from small_artifact import identity, safetensors_bytes
 from weightlease import wire
@@ -20,6 +21,7 @@ from weightlease.manifest import parse_manifest
 HOLDER = """
 import os, sys, time
 sys.path[:0] = {paths!r}
+from mortal import MORTAL
 from raw_peer import RawPeer
 peer = RawPeer({socket!r})
 lease, fds = peer.acquire({key!r})
@@ -34,7 +36,10 @@ def start_holder(agent: AgentProcess, key: str) -> subprocess.Popen[str]:
     """A process that leases `key`, says its lease id, and reads when told to."""
     program = HOLDER.format(paths=sys.path, socket=str(agent.socket), key=key)
     holder = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*MORTAL, sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert holder.stdout is not None
     assert len(holder.stdout.readline().strip()) == 32

@@ -15,6 +15,7 @@ import pytest
 
 from hub_setup import TOKEN, HubSetup
 from hubserver import Fault, FaultKind
+from mortal import MORTAL
 from tensor_files import tensor_file
 from weightlease.names import ENV_PRODUCER_REQUEST, ENV_SOCKET
 from weightlease.producer.request import (
@@ -54,7 +55,7 @@ class Job:
 
     def start(self, request: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "weightlease.producer"],
+            [*MORTAL, sys.executable, "-m", "weightlease.producer"],
             cwd=self.root,
             env={
                 "PATH": os.environ["PATH"],

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from checkpoints import MINILM, minilm_folder
+from mortal import MORTAL
 from weightlease.producer.snapshot import snapshot_folder
 from weightlease.reports import StoreStatus
 from weightlease.store.local import LocalStore
@@ -24,7 +25,7 @@ USED = "encoder.layer.3.attention.self.query.weight"
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(EXAMPLES / script), *arguments],
+        [*MORTAL, sys.executable, str(EXAMPLES / script), *arguments],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"},
         stdout=subprocess.PIPE,
         text=True,

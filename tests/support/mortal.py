@@ -1,0 +1,19 @@
+"""Processes that die with the test run, also when it is killed and cleans nothing up.
+
+Only for a process that the run's main thread starts: the kernel sends the signal when the thread
+ends that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+
+# util-linux; in front of a command
+MORTAL = ("setpriv", "--pdeathsig", "KILL", "--")
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """The same for a forked process, which calls it first."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
