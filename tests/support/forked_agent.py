@@ -17,7 +17,7 @@ from mortal import die_with_parent
 _CONTEXT = multiprocessing.get_context("forkserver")
 # The run's own program is imported by every child unless the forkserver has it.
 _CONTEXT.set_forkserver_preload(
-    ["__main__", "weightlease_node_agent.main", "weightlease_node_agent.gateway", "forked_agent"]
+    ["__main__", "weightlease_node_agent.main", "weightlease_node_agent.gateway"]
 )
 
 
@@ -59,4 +59,6 @@ def _run(arguments: list[str], environment: dict[str, str], stderr: Connection) 
     os.environ.update(environment)
     os.dup2(stderr.fileno(), sys.stderr.fileno())
     stderr.close()
+    # As after an exec. The forkserver lives while anyone holds the pipe from the run.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     sys.exit(main(arguments))
