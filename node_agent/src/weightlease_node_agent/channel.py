@@ -169,29 +169,30 @@ class Channel:
                 return count
 
     async def _readable(self, deadline: float, late: Drop) -> None:
-        ready: asyncio.Future[None] = self._loop.create_future()
         # By number: asyncio words an error, socket and addresses included, for each first time.
         number = self.socket.fileno()
+        ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(number, _resolve, ready)
         try:
-            async with asyncio.timeout_at(deadline):
-                await ready
-        except TimeoutError:
-            raise PeerLostError(late) from None
+            await self._before(deadline, ready, late)
         finally:
             self._loop.remove_reader(number)
 
     async def _writable(self, deadline: float) -> None:
-        ready: asyncio.Future[None] = self._loop.create_future()
         number = self.socket.fileno()
+        ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_writer(number, _resolve, ready)
         try:
-            async with asyncio.timeout_at(deadline):
-                await ready
-        except TimeoutError:
-            raise PeerLostError(Drop.SEND_TIMEOUT) from None
+            await self._before(deadline, ready, Drop.SEND_TIMEOUT)
         finally:
             self._loop.remove_writer(number)
+
+    async def _before(self, deadline: float, ready: asyncio.Future[None], late: Drop) -> None:
+        timer = self._loop.call_at(deadline, _lose, ready, late)
+        try:
+            await ready
+        finally:
+            timer.cancel()
 
 
 class ThreadChannel:
@@ -256,3 +257,8 @@ class ThreadChannel:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _lose(future: asyncio.Future[None], reason: Drop) -> None:
+    if not future.done():
+        future.set_exception(PeerLostError(reason))
