@@ -25,7 +25,7 @@ def attempts(path: str) -> dict[str, Callable[[], object]]:
         os.pwrite(descriptor, b"\xff", 4096)
 
     def map_writable() -> None:
-        mmap.mmap(read_only, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        mmap.mmap(read_only, 1, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def open_by_handle_of_proc() -> None:
         os.open(os.readlink(f"/proc/self/fd/{read_only}"), os.O_RDWR)
