@@ -14,7 +14,6 @@ import re
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +23,7 @@ from measure import machine
 from measure.agent import Agent
 from measure.artifacts import MIB, Shape, even, producer
 from measure.figures import median, percentile, quotient
+from measure.places import memory_folder
 from measure.results import LOAD_AVERAGE, RESULTS, Benchmark, report
 from weightlease import AgentStore
 from weightlease.lease_manifest import LeasedManifest
@@ -56,21 +56,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few samples, small: a smoke test")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results file")
-    parser.add_argument("--tmpfs", default="/dev/shm", help="a folder on a tmpfs")  # noqa: S108
+    parser.add_argument("--tmpfs", default="", help="a folder on a tmpfs, instead of one mounted")
     given = parser.parse_args()
     rounds, warm_up = (20, 5) if given.quick else (2000, 300)
     shape = even(2, 1000, 4096 if given.quick else MIB // 4, assets=6)
     load = machine.load()
     with (
-        tempfile.TemporaryDirectory(prefix="weightlease-", dir=given.tmpfs) as name,
-        Agent(Path(name), "memory") as agent,
+        memory_folder(given.tmpfs) as folder,
+        Agent(folder.path, "memory") as agent,
         AgentStore(agent.socket, "") as store,
     ):
         key = publish(store, shape)
-        samples = time_leases(store, key, Path(name), warm_up, rounds)
+        samples = time_leases(store, key, folder.path, warm_up, rounds)
         samples |= share_pages(store, agent.socket, key)
     samples[LOAD_AVERAGE] = [load, machine.load()]
-    report(BENCHMARK.write(given.results, samples, {}))
+    report(BENCHMARK.write(given.results, samples, {"tmpfs": folder.kind}))
 
 
 def publish(store: AgentStore, shape: Shape) -> str:

@@ -8,7 +8,6 @@ samples goes on to hold every tensor: theirs are made by the lookup, ours when t
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from measure import machine
 from measure.artifacts import Producer, even, producer
 from measure.figures import Formula, median, quotient
 from measure.peer import PEER, open_store, peer_version, runtime, their_identity
+from measure.places import memory_folder
 from measure.results import LOAD_AVERAGE, RESULTS, Benchmark, report
 from weightlease import LocalStore
 from weightlease.names import StorageClass
@@ -57,15 +57,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few samples: a smoke test")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results file")
-    parser.add_argument("--tmpfs", default="/dev/shm", help="a folder on a tmpfs")  # noqa: S108
+    parser.add_argument("--tmpfs", default="", help="a folder on a tmpfs, instead of one mounted")
     given = parser.parse_args()
     load = machine.load()
     samples: dict[str, list[float]] = {}
-    for size in SIZES:
-        with tempfile.TemporaryDirectory(prefix="weightlease-", dir=given.tmpfs) as name:
-            samples |= compare(Path(name) / "domain", size, 2 if given.quick else 40)
+    with memory_folder(given.tmpfs) as folder:
+        for size in SIZES:
+            samples |= compare(folder.path / f"{size}", size, 2 if given.quick else 40)
     samples[LOAD_AVERAGE] = [load, machine.load()]
-    report(BENCHMARK.write(given.results, samples, {PEER: peer_version()}))
+    conditions = {"tmpfs": folder.kind}
+    report(BENCHMARK.write(given.results, samples, conditions, {PEER: peer_version()}))
 
 
 def compare(root: Path, size: int, rounds: int) -> dict[str, list[float]]:

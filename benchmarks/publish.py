@@ -17,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from measure.agent import Agent
 from measure.artifacts import MIB, Producer, Shape, file_name, producer
 from measure.figures import Formula, largest, paired
 from measure.peer import PEER, peer_version
+from measure.places import folder_below, memory_folder
 from measure.results import LOAD_AVERAGE, RESULTS, Benchmark, report
 from weightlease.filesystem import write_all
 
@@ -115,24 +115,28 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one small round: a smoke test")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results file")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of a full run")
-    parser.add_argument("--tmpfs", default="/dev/shm", help="a folder on a tmpfs")  # noqa: S108
+    parser.add_argument("--tmpfs", default="", help="a folder on a tmpfs, instead of one mounted")
     parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk")  # noqa: S108
     given = parser.parse_args()
     shape, rounds = (QUICK, 1) if given.quick else (FULL, given.rounds)
     load = machine.load()
     samples: dict[str, list[float]] = {"largest_tensor_bytes": [float(shape.largest)]}
     with ExitStack() as ends:
-        places = []
-        for name, folder in (("tmpfs", given.tmpfs), ("disk", given.disk)):
-            root = tempfile.TemporaryDirectory(prefix="weightlease-", dir=folder)
-            path = Path(ends.enter_context(root))
-            places.append(Place(name, path, ends.enter_context(Agent(path, PLACES[name]))))
+        folders = {
+            "tmpfs": ends.enter_context(memory_folder(given.tmpfs)),
+            "disk": ends.enter_context(folder_below(given.disk)),
+        }
+        places = [
+            Place(name, folder.path, ends.enter_context(Agent(folder.path, PLACES[name])))
+            for name, folder in folders.items()
+        ]
         for number in range(rounds):
             for sample, value in measure_round(places, shape, number):
                 samples.setdefault(sample, []).append(value)
         samples["agent_rss_mib"] = [place.agent.peak_rss_mib for place in places]
     samples[LOAD_AVERAGE] = [load, machine.load()]
-    report(BENCHMARK.write(given.results, samples, {PEER: peer_version()}))
+    conditions = {name: folder.kind for name, folder in folders.items()}
+    report(BENCHMARK.write(given.results, samples, conditions, {PEER: peer_version()}))
 
 
 def measure_round(places: list[Place], shape: Shape, number: int) -> list[tuple[str, float]]:

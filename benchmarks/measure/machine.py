@@ -8,7 +8,6 @@ import re
 import ssl
 import subprocess
 import sys
-import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def versions() -> dict[str, str]:
     """What ran: interpreter, kernel, TLS library (it hashes) and packages."""
     found = {
         "python": platform.python_version(),
-        "python_build": _python_build(),
+        "python_build": " ".join((*platform.python_build(), platform.python_compiler())),
         "kernel": platform.release(),
         "openssl": ssl.OPENSSL_VERSION,
     }
@@ -74,12 +73,6 @@ def command() -> str:
 def load() -> float:
     """Load average of the last minute."""
     return os.getloadavg()[0]
-
-
-def _python_build() -> str:
-    # An interpreter without profile-guided optimisation runs this code a third slower.
-    options = str(sysconfig.get_config_var("CONFIG_ARGS"))
-    return "optimized" if "--enable-optimizations" in options else "not optimized"
 
 
 def _git(*arguments: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -64,9 +65,13 @@ class Benchmark:
         return {peer: compute(formulas, results.samples) for peer, formulas in self.peers.items()}
 
     def write(
-        self, folder: Path, samples: dict[str, list[float]], peer_versions: dict[str, str]
+        self,
+        folder: Path,
+        samples: dict[str, list[float]],
+        conditions: dict[str, str],
+        peer_versions: Mapping[str, str] = MappingProxyType({}),
     ) -> Path:
-        """Write the results file; returns its path."""
+        """Write the results file; returns its path. `conditions` are stated with the versions."""
         hardware = machine.hardware()
         # Rounded before anything is computed: what the file holds gives what the file says.
         samples = {name: [round(each, 6) for each in found] for name, found in samples.items()}
@@ -76,7 +81,7 @@ class Benchmark:
             command=machine.command(),
             commit=machine.commit(),
             hardware=hardware,
-            versions=machine.versions(),
+            versions=machine.versions() | conditions,
             metrics=compute(self.formulas, samples),
             samples=samples,
             peers={
