@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from aiohttp import web
@@ -98,12 +97,7 @@ class FakeApiServer:
         self.kubeconfig.write_text(json.dumps(self._config()))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

@@ -13,7 +13,7 @@ from weightlease_node_agent.domains import Place
 from weightlease_node_agent.peers import Credentials, Peer
 from weightlease_node_agent.survey import Found
 
-CREDENTIALS = Credentials(7, 1000, 1000)
+CREDENTIALS = Credentials(7, 1000)
 PLACE = Place("team-a", StorageClass.DISK)
 KEY, OTHER_KEY = "a" * 64, "b" * 64
 ENTRY_ID = "team-a/minilm:model@"

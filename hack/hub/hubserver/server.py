@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
-from types import TracebackType
 from typing import Self
 
 from hubserver.faults import Fault, Faults
@@ -57,12 +56,7 @@ class HubServer:
             self._threads.append(thread)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stopping.set()
         for listener in {self._main, self._storage}:
             if self._threads:

@@ -18,13 +18,13 @@ class Credentials(NamedTuple):
 
     pid: int
     uid: int
-    gid: int
 
 
 def credentials_of(connection: socket.socket) -> Credentials:
     """SO_PEERCRED of a connected Unix socket."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return Credentials(*_UCRED.unpack(raw))
+    pid, uid, _ = _UCRED.unpack(raw)
+    return Credentials(pid, uid)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ class Peer:
     credentials: Credentials
     pod: str = ""
     pod_uid: str = ""
-    service_account: str = ""
     expires_at: float = float("inf")
     may_publish: bool = True
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import kopf
@@ -18,9 +19,6 @@ from weightlease_operator.kinds import AGENTS, ARTIFACTS, JOBS, NODES, PODS, PRO
 def register(registry: kopf.OperatorRegistry, intake: Intake) -> None:
     """Attach the handlers to a registry."""
 
-    def take(kind: Kind, event: kopf.RawEvent) -> None:
-        intake.event(kind, deleted=event["type"] == "DELETED", raw=event["object"])
-
     @kopf.on.login(registry=registry)
     def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
         found = kopf.login_with_service_account(**kwargs)
@@ -31,26 +29,15 @@ def register(registry: kopf.OperatorRegistry, intake: Intake) -> None:
         address = f"[{host}]" if ":" in host else host
         return dataclasses.replace(found, server=f"https://{address}:{port}")
 
-    @kopf.on.event(ARTIFACTS.group, ARTIFACTS.version, ARTIFACTS.plural, registry=registry)
-    async def artifact(event: kopf.RawEvent, **_: Any) -> None:
-        take(ARTIFACTS, event)
+    for kind in (ARTIFACTS, PRODUCERS, AGENTS, NODES, JOBS, PODS):
+        attach = kopf.on.event(
+            kind.group, kind.version, kind.plural, registry=registry, id=kind.plural
+        )
+        attach(_forwarder(intake, kind))
 
-    @kopf.on.event(PRODUCERS.group, PRODUCERS.version, PRODUCERS.plural, registry=registry)
-    async def producer(event: kopf.RawEvent, **_: Any) -> None:
-        take(PRODUCERS, event)
 
-    @kopf.on.event(AGENTS.group, AGENTS.version, AGENTS.plural, registry=registry)
-    async def agent(event: kopf.RawEvent, **_: Any) -> None:
-        take(AGENTS, event)
+def _forwarder(intake: Intake, kind: Kind) -> Callable[..., Coroutine[Any, Any, None]]:
+    async def forward(event: kopf.RawEvent, **_: Any) -> None:
+        intake.event(kind, deleted=event["type"] == "DELETED", raw=event["object"])
 
-    @kopf.on.event(NODES.group, NODES.version, NODES.plural, registry=registry)
-    async def node(event: kopf.RawEvent, **_: Any) -> None:
-        take(NODES, event)
-
-    @kopf.on.event(JOBS.group, JOBS.version, JOBS.plural, registry=registry)
-    async def job(event: kopf.RawEvent, **_: Any) -> None:
-        take(JOBS, event)
-
-    @kopf.on.event(PODS.group, PODS.version, PODS.plural, registry=registry)
-    async def pod(event: kopf.RawEvent, **_: Any) -> None:
-        take(PODS, event)
+    return forward

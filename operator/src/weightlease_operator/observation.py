@@ -60,7 +60,6 @@ class AgentView:
 
     name: str
     uid: str = ""
-    owner_uid: str = ""
     resource_version: str = ""
     generation: int = 0
     observed_generation: int = 0

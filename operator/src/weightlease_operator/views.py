@@ -118,13 +118,9 @@ def agent_view(raw: Raw) -> AgentView:
     except ValidationError:
         # An agent of another version may report what we cannot read; its spec still counts.
         node = WeightNode.parse({name: part for name, part in raw.items() if name != "status"})
-    owners = [
-        owner for owner in raw["metadata"].get("ownerReferences") or () if owner["kind"] == "Node"
-    ]
     return AgentView(
         name=node.metadata.name,
         uid=node.metadata.uid,
-        owner_uid=owners[0]["uid"] if owners else "",
         resource_version=node.metadata.resource_version,
         generation=node.metadata.generation,
         observed_generation=node.status.observed_generation,

@@ -81,7 +81,6 @@ class HeldArtifact(Model):
     manifest_sha256: _NO_KEY = ""
     wanted_id: str = ""
     reason: str = ""
-    verified_at: Timestamp | None = None
     leases: Annotated[list[LeaseHolder], Field(max_length=100)] = Field(default_factory=list)
     lease_count: Annotated[int, Field(ge=0)] = 0
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -263,12 +262,7 @@ class AgentStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # ---- inside ----

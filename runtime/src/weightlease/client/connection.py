@@ -29,6 +29,9 @@ CLIENT_NAME = "weightlease-python"
 # Two, plus everything a publication may declare.
 MAX_FDS_PER_REPLY = 2 + wire.MAX_DECLARED_FILES + wire.MAX_DECLARED_ASSETS
 _RECEIVE_BYTES = 64 * 1024
+# A producer of gigabytes changes places with the agent several times less often than with the
+# default; the kernel gives what net.core.wmem_max allows.
+_SEND_BUFFER_BYTES = 1024 * 1024
 # As a plain number: the flag's own type makes each comparison cost microseconds.
 _TRUNCATED = int(socket.MSG_CTRUNC)
 _INT_BYTES = array.array("i").itemsize
@@ -334,6 +337,7 @@ def _connect(settings: ClientSettings) -> socket.socket:
     try:
         # A non-blocking connect to a full backlog fails at once; this one waits its turn.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(settings.timeout))
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         connected.connect(settings.socket_path)
     except OSError as error:
         connected.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NoReturn, Self
 
 from weightlease import filesystem
@@ -151,12 +150,7 @@ class OpenArtifact:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _paths(self, root: str | None) -> Paths:

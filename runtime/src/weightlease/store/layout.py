@@ -37,7 +37,6 @@ STAGING_MODE = 0o700
 # Sticky while it travels: a staging directory found under artifacts/ is not an artifact yet.
 SEALED_MODE = 0o1755
 PUBLISHED_MODE = 0o555
-LOCK_MODE = 0o600
 
 
 class QuarantineReason(StrEnum):
