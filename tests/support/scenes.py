@@ -44,6 +44,17 @@ def jobs(kubectl: Kubectl, name: str, namespace: str) -> list[Object]:
     return kubectl.list("jobs", namespace, f"weightlease.io/artifact={name}")
 
 
+def prewarmed_on(kubectl: Kubectl, name: str, namespace: str) -> list[str]:
+    """The node of each prewarm pod that ever started, sorted; Jobs themselves go when settled."""
+    return sorted(
+        event["source"]["host"]
+        for event in kubectl.list("events", namespace)
+        if event["reason"] == "Started"
+        and event["involvedObject"]["kind"] == "Pod"
+        and event["involvedObject"]["name"].startswith(f"{name}-")
+    )
+
+
 def run_program(
     kubectl: Kubectl,
     name: str,
