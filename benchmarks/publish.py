@@ -114,7 +114,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one small round: a smoke test")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results file")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of a full run, after one to warm up")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="rounds of a full run, after one to warm up"
+    )
     parser.add_argument("--tmpfs", default="", help="a folder on a tmpfs, instead of one mounted")
     parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk")  # noqa: S108
     given = parser.parse_args()
