@@ -74,6 +74,9 @@ class _HeaderEntry(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
+_PREFIX_BYTES = 8
+# A holder of few tensors finds each in the header's text; from then on an index is cheaper.
+_SEARCHES = 4
 # One level deep: a tensor's own entry is decoded when that tensor is asked for.
 _header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw], strict=True)
 _entry_decoder = msgspec.json.Decoder(_HeaderEntry, strict=True)
@@ -88,8 +91,9 @@ class PayloadFile:
         self._size = size
         self._owner = owner
         self._mapping: PayloadMapping | None = None
+        self._header: bytes | None = None
         self._entries: dict[str, msgspec.Raw] | None = None
-        self._data_start = 0
+        self._searches = 0
 
     def mapping(self) -> PayloadMapping:
         """The mapping of the whole file."""
@@ -104,9 +108,10 @@ class PayloadFile:
             SafetensorsFormatError: a header that lies, or lacks the key.
 
         """
-        if self._entries is None:
-            self._entries, self._data_start = _read_header(self.name, self.fd, self._size)
-        raw = self._entries.get(storage_key)
+        header = self._header
+        if header is None:
+            header = self._header = _read_header(self.name, self.fd, self._size)
+        raw = self._entry(header, storage_key)
         if raw is None:
             raise SafetensorsFormatError(
                 "tensor_missing", f"{self.name}: the header lacks {storage_key!r}"
@@ -118,16 +123,23 @@ class PayloadFile:
                 "entry_malformed", f"{self.name}: entry {storage_key!r} is malformed: {error}"
             ) from error
         begin, end = entry.data_offsets
-        if (
-            not 0 <= begin <= end <= self._size - self._data_start
-            or min(entry.shape, default=0) < 0
-        ):
+        start = _PREFIX_BYTES + len(header)
+        if not 0 <= begin <= end <= self._size - start or min(entry.shape, default=0) < 0:
             raise SafetensorsFormatError(
                 "offsets_invalid",
                 f"{self.name}: {storage_key!r} spans {begin}..{end}, outside the file's data",
             )
-        start = self._data_start
         return TensorLocation(entry.dtype, entry.shape, start + begin, start + end)
+
+    def _entry(self, header: bytes, storage_key: str) -> bytes | msgspec.Raw | None:
+        if self._entries is None and self._searches < _SEARCHES:
+            self._searches += 1
+            found = _search(header, storage_key)
+            if found is not None:
+                return found
+        if self._entries is None:
+            self._entries = _index(self.name, header)
+        return self._entries.get(storage_key)
 
 
 class LiveViews:
@@ -167,17 +179,37 @@ def require_regular_file(what: str, fd: int, size: int) -> None:
         )
 
 
-def _read_header(name: str, fd: int, size: int) -> tuple[dict[str, msgspec.Raw], int]:
-    prefix = os.pread(fd, 8, 0)
+def _read_header(name: str, fd: int, size: int) -> bytes:
+    prefix = os.pread(fd, _PREFIX_BYTES, 0)
     length = int.from_bytes(prefix, "little")
-    if len(prefix) < 8 or length > MAX_HEADER_BYTES or 8 + length > size:
+    fits = length <= MAX_HEADER_BYTES and _PREFIX_BYTES + length <= size
+    # Read, not mapped: a Raw that pointed into the mapping would count as a live view.
+    header = os.pread(fd, length, _PREFIX_BYTES) if fits else b""
+    if len(prefix) < _PREFIX_BYTES or len(header) != length:
         raise SafetensorsFormatError(
             "header_length", f"{name}: a header of {length} bytes does not fit {size} bytes"
         )
-    # Read, not mapped: a Raw that pointed into the mapping would count as a live view.
-    header = os.pread(fd, length, 8)
+    return header
+
+
+def _search(header: bytes, storage_key: str) -> bytes | None:
+    """The entry of `storage_key` in a header without white space, or None: the index knows.
+
+    A quotation mark inside a name is written with a backslash before it, so what is found is a
+    whole name, unless its first mark has that backslash.
+    """
+    wanted = msgspec.json.encode(storage_key) + b":{"
+    found = header.find(wanted)
+    if found < 1 or header[found - 1 : found] == b"\\":
+        return None
+    begin = found + len(wanted) - 1
+    end = header.find(b"}", begin)
+    return header[begin : end + 1] if end > 0 else None
+
+
+def _index(name: str, header: bytes) -> dict[str, msgspec.Raw]:
     try:
-        return _header_decoder.decode(header), 8 + length
+        return _header_decoder.decode(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SafetensorsFormatError(
             "header_malformed", f"{name}: the header is malformed: {error}"

@@ -92,6 +92,30 @@ def test_a_thousand_tensors_are_each_found_by_their_own_name(tmp_path: Path) -> 
         assert lease.manifest.tensors[0].name == "layer.0"
 
 
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("names", [["w", 'x"w', "w\\", "\u00e9", "ww", '"w'], ["w", "\\w", "v"]])
+def test_names_that_hold_one_another_are_told_apart_in_a_compact_header(
+    tmp_path: Path, names: list[str], ascii_only: bool
+) -> None:
+    ordered = sorted(names, reverse=True)
+    tensors: dict[str, Tensor] = {
+        name: ("U8", (1,), bytes([number])) for number, name in enumerate(ordered)
+    }
+    made = make_artifact(tmp_path, {"model.safetensors": tensors})
+    payload = tmp_path / "model.safetensors"
+    data = payload.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=ascii_only).encode()
+    payload.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+    manifest = replaced(made, files=(file_of(made, payload.stat().st_size),))
+    for asked in (ordered, ordered[::-1]):
+        payloads, assets, lock = made.descriptors()
+        with WeightLease(manifest, payloads, assets, lock, made.provenance()) as lease:
+            found = {name: lease.buffer(name).tobytes() for name in asked}
+        assert found == {name: bytes([number]) for number, name in enumerate(ordered)}
+
+
 def test_misaligned_tensors_are_copied_once_and_counted(tmp_path: Path) -> None:
     body = WEIGHT.tobytes()
     made = make_artifact(
