@@ -43,12 +43,13 @@ def hardware() -> Hardware:
 
 
 def versions() -> dict[str, str]:
-    """What ran: interpreter, kernel, TLS library (it hashes) and packages."""
+    """What ran and how: interpreter, kernel, TLS library (it hashes), priority, packages."""
     found = {
         "python": platform.python_version(),
         "python_build": " ".join((*platform.python_build(), platform.python_compiler())),
         "kernel": platform.release(),
         "openssl": ssl.OPENSSL_VERSION,
+        "scheduler": _scheduler(),
     }
     for package in _PACKAGES:
         try:
@@ -73,6 +74,12 @@ def command() -> str:
 def load() -> float:
     """Load average of the last minute."""
     return os.getloadavg()[0]
+
+
+def _scheduler() -> str:
+    # A figure taken at real-time priority on a busy machine is another one than on an idle machine.
+    realtime = os.sched_getscheduler(0) in {os.SCHED_FIFO, os.SCHED_RR}
+    return "real-time" if realtime else f"normal, nice {os.getpriority(os.PRIO_PROCESS, 0)}"
 
 
 def _git(*arguments: str) -> str:
