@@ -1,9 +1,14 @@
-"""A manifest as a lease reads it: files at once, tensors one by one, the whole on demand.
+"""A manifest as a lease reads it: files at once, the first tensors by their text, all on demand.
 
 Decoding a manifest of many tensors costs more than everything else in an acquire. The bytes of a
-published manifest were checked by the store that published them; here one pass over them finds
-the files and where each tensor's entry lies, `find` decodes the handful of entries that a binary
-search over the sorted tensors touches, and only `full` decodes and checks everything, once.
+published manifest were checked by the store that published them, and they are canonical JSON, whose
+sorted keys put the tensors last:
+
+    {"artifact_content_sha256": …, …, "schema_version": 1, "tensors":[{"dtype": …, "name": …}, …]}
+
+So `parse` decodes what comes before, however many tensors follow; `find` looks for a tensor's name
+in the text behind it a few times; `full` decodes and checks everything, once. Where the bytes are
+not so, `parse` walks over all of them and `find` goes to `full`.
 """
 
 from __future__ import annotations
@@ -23,19 +28,24 @@ from weightlease.manifest import (
     Manifest,
     TensorEntry,
     parse_assets,
-    validate_manifest,
+    parse_manifest,
 )
+
+_TENSORS = b'"tensors":['
+_ENTRY = b'{"dtype":'
+# From then on decoding all of them is cheaper.
+_SEARCHES = 4
 
 
 class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest's fields with its identity and its tensors left as JSON."""
+    """The manifest's fields with its identity left as JSON and its tensors left alone."""
 
     schema_version: int
     artifact_key: str
     identity: msgspec.Raw
     producer_schema: str
     restorer_schema: str
-    tensors: list[msgspec.Raw]
+    tensors: msgspec.Raw
     files: tuple[FileEntry, ...]
     artifact_content_sha256: str
     format_metadata: dict[str, Any] = {}
@@ -49,8 +59,11 @@ _entry_decoder = msgspec.json.Decoder(TensorEntry, strict=True)
 class LeasedManifest:
     """One manifest, decoded as far as somebody asked; not thread-safe, its lease guards it."""
 
-    def __init__(self, manifest: _Head | Manifest) -> None:
+    def __init__(self, manifest: _Head | Manifest, tensors_at: int = 0, data: bytes = b"") -> None:
         self._decoded = manifest
+        self._data = data
+        self._tensors_at = tensors_at
+        self._searches = 0
         self._identity: WeightArtifactIdentity | None = None
         self._assets: tuple[AssetEntry, ...] | None = None
         self._by_name: dict[str, TensorEntry] | None = None
@@ -60,14 +73,13 @@ class LeasedManifest:
 
     @classmethod
     def parse(cls, data: bytes) -> LeasedManifest:
-        """Find files and entries.
+        """Find the files, however many tensors there are.
 
         Raises:
-            ManifestError: bytes that are not one manifest.
+            ManifestError: bytes that are not one manifest, as far as they were looked at.
 
         """
-        with _decoding():
-            return cls(_head_decoder.decode(data))
+        return cls(*_head(data), data)
 
     @property
     def identity(self) -> WeightArtifactIdentity:
@@ -104,8 +116,9 @@ class LeasedManifest:
             ManifestError: the tensor list is malformed.
 
         """
-        if isinstance(self._decoded, _Head):
-            found = _search(self._decoded.tensors, name)
+        if self._tensors_at and self._searches < _SEARCHES:
+            self._searches += 1
+            found = _search(self._data, self._tensors_at, name)
             if found is not None:
                 return found
         return self.by_name()[name]
@@ -124,29 +137,41 @@ class LeasedManifest:
 
         """
         if isinstance(self._decoded, _Head):
-            self._decoded = _whole(self._decoded, self.identity)
+            self._decoded = parse_manifest(self._data)
+            self._data, self._tensors_at = b"", 0
         return self._decoded
 
 
-def _whole(head: _Head, identity: WeightArtifactIdentity) -> Manifest:
+def _head(data: bytes) -> tuple[_Head, int]:
+    """The head, and where the tensors begin; 0 where they are not known to be last."""
+    end = data.find(_TENSORS)
+    # Of the fields only `format_metadata` may be absent, and its end is another.
+    if end > 0 and data.endswith(b"}]}"):
+        try:
+            # Nothing but a top-level list is closed by this.
+            return _head_decoder.decode(data[:end] + _TENSORS + b"]}"), end
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
     with _decoding():
-        tensors = tuple(map(_entry_decoder.decode, head.tensors))
-    fields = {name: getattr(head, name) for name in Manifest.__struct_fields__}
-    manifest = Manifest(**(fields | {"identity": identity, "tensors": tensors}))
-    validate_manifest(manifest)
-    return manifest
+        return _head_decoder.decode(data), 0
 
 
-def _search(entries: list[msgspec.Raw], name: str) -> TensorEntry | None:
-    low, high = 0, len(entries)
-    with _decoding():
-        while low < high:
-            middle = (low + high) // 2
-            entry = _entry_decoder.decode(entries[middle])
-            if entry.name == name:
-                return entry
-            low, high = (middle + 1, high) if entry.name < name else (low, middle)
-    return None
+def _search(data: bytes, start: int, name: str) -> TensorEntry | None:
+    """The entry of `name` in canonical JSON, or None: then only decoding all of it tells.
+
+    A quotation mark inside a text has a backslash before it, so `"name":"` begins a member. What is
+    cut out decodes as one whole entry of that very name, or does not count.
+    """
+    found = data.find(b'"name":' + msgspec.json.encode(name) + b",", start)
+    begin = data.rfind(_ENTRY, start, found) if found > 0 else -1
+    end = data.find(b"}", found)
+    if begin < 0 or end < 0:
+        return None
+    try:
+        entry = _entry_decoder.decode(data[begin : end + 1])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return entry if entry.name == name else None
 
 
 @contextmanager

@@ -303,6 +303,52 @@ def test_a_malformed_tensor_list_is_a_typed_error_when_it_is_read(artifact: Smal
         broken.full()
 
 
+ODD_NAMES = ["w", 'x"w', "w\\", "\u00e9", "a}b", '","name":"w"', "ww"]
+
+
+@pytest.mark.parametrize("canonical", [True, False], ids=["canonical", "spaced"])
+def test_an_entry_is_found_by_its_whole_name_however_odd(tmp_path: Path, canonical: bool) -> None:
+    tensors: dict[str, Tensor] = {
+        name: ("U8", (1,), bytes([number])) for number, name in enumerate(ODD_NAMES)
+    }
+    manifest = make_artifact(tmp_path, {"model.safetensors": tensors}).manifest
+    data = manifest.canonical_bytes
+    if not canonical:
+        data = json.dumps(json.loads(data)).encode()
+    for name in ODD_NAMES:
+        leased = LeasedManifest.parse(data)
+        assert leased.find(name) == next(e for e in manifest.tensors if e.name == name)
+        assert leased.full() == manifest
+        with pytest.raises(KeyError):
+            LeasedManifest.parse(data).find(name + "?")
+
+
+def test_another_list_of_tensors_in_the_metadata_is_not_taken_for_the_manifests(
+    artifact: SmallArtifact,
+) -> None:
+    true = artifact.manifest.tensors[0]
+    lies = [{"name": name, "nbytes": 1} for name in ("planted", true.name)]
+    entry = msgspec.to_builtins(true)
+    metadata = {"tensors": [dict(sorted((entry | lie).items())) for lie in lies]}
+    data = replaced(artifact, format_metadata=metadata).canonical_bytes
+    leased = LeasedManifest.parse(data)
+    assert leased.artifact_key == artifact.manifest.artifact_key
+    assert leased.files == artifact.manifest.files
+    assert leased.find(true.name) == true
+    assert leased.full().format_metadata == json.loads(json.dumps(metadata))
+    with pytest.raises(KeyError):
+        LeasedManifest.parse(data).find("planted")
+
+
+def test_metadata_behind_the_tensors_is_not_lost(tmp_path: Path) -> None:
+    tensors: dict[str, Tensor] = {"w": ("U8", (1,), b"x")}
+    made = make_artifact(tmp_path, {"model.safetensors": tensors}, {"config.json": b"{}"})
+    fields = json.loads(made.manifest.canonical_bytes)
+    fields["format_metadata"] = fields.pop("format_metadata")
+    leased = LeasedManifest.parse(json.dumps(fields, separators=(",", ":")).encode())
+    assert leased.assets == made.manifest.assets
+
+
 def test_a_lease_cannot_be_pickled_or_copied(artifact: SmallArtifact) -> None:
     with artifact.lease() as lease:
         with pytest.raises(TypeError, match=r"lease\.files"):
