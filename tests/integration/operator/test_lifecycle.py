@@ -179,9 +179,14 @@ def test_people_are_told_by_events_and_a_wait(
 ) -> None:
     artifact.create()
     fleet.until(artifact.is_ready, "Ready")
-    told = server.get(f"/apis/events.k8s.io/v1/namespaces/{artifact.namespace}/events")["items"]
-    reasons = {each["reason"] for each in told if each["regarding"]["kind"] == "WeightArtifact"}
-    assert {Reason.CANARY, Reason.ALL_NODES_READY} <= reasons
+
+    def told() -> set[str]:
+        events = server.get(f"/apis/events.k8s.io/v1/namespaces/{artifact.namespace}/events")
+        items = events["items"]
+        return {each["reason"] for each in items if each["regarding"]["kind"] == "WeightArtifact"}
+
+    # An event follows the status that it tells of.
+    fleet.until(lambda: {Reason.CANARY, Reason.ALL_NODES_READY} <= told(), "both were told")
     waited = server.kubectl(
         "wait", "-n", artifact.namespace, "wa/model", "--for=condition=Ready", "--timeout=5s"
     )
