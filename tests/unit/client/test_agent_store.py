@@ -39,14 +39,18 @@ def test_a_lease_arrives_with_its_descriptors_and_provenance(
         peer.hello()
         peer.grant(artifact)
 
-    with ScriptedAgent(socket_path, play), store(socket_path) as agent:
-        with agent.acquire("team-a/model:part@tp1") as lease:
+    with store(socket_path) as agent:
+        with (
+            ScriptedAgent(socket_path, play),
+            agent.acquire("team-a/model:part@tp1") as lease,
+        ):
             assert lease.tensor("a").tolist() == [1, 2]
             assert lease.provenance.resolution_source == "agent"
             assert lease.provenance.lease_id == "0" * 32
             assert sorted(lease.files()) == ["a.safetensors", "b.safetensors", "config.json"]
             assert lease.manifest == artifact.manifest
             assert artifact.is_leased()
+        # Only now the script has certainly closed its own copies.
         assert not artifact.is_leased()
     assert open_descriptors() == descriptors
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_descriptors
 from recording_writer import RecordingWriter
 from tensor_files import index_file, tensor_file
 from weightlease.errors import SafetensorsFormatError
@@ -52,6 +53,12 @@ def test_without_names_of_its_own_a_folder_is_its_path_and_its_fingerprint(folde
     source = snapshot_folder(str(folder)).identity.source
     assert source.model_id == str(folder)
     assert source.revision == source.fingerprint
+
+
+def test_a_producer_that_nobody_runs_leaves_no_descriptor(folder: Path) -> None:
+    before = open_descriptors()
+    assert snapshot_folder(str(folder)).total_bytes
+    assert open_descriptors() == before
 
 
 def test_copies_share_a_key_only_where_model_and_revision_are_stated_equal(

@@ -29,6 +29,7 @@ class Beneath:
 
     def __init__(self, root: str) -> None:
         """Open `root`; raises OSError."""
+        self._fd = -1
         self._parts = [part for part in os.path.realpath(root).split("/") if part]
         self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -68,6 +69,10 @@ class Beneath:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def __del__(self) -> None:
+        # Opened by a producer that nobody ran, for example.
+        self.close()
 
     def _step(self, opened: list[int], part: str) -> str | None:
         """Open `part` below the last directory, or return the target of the link it is."""
