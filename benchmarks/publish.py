@@ -27,7 +27,7 @@ from measure.agent import Agent
 from measure.artifacts import MIB, Producer, Shape, file_name, producer
 from measure.figures import Formula, largest, paired
 from measure.peer import PEER, peer_version
-from measure.places import folder_below, memory_folder
+from measure.places import claim_memory, folder_below, memory_folder
 from measure.results import LOAD_AVERAGE, RESULTS, Benchmark, report
 from weightlease.filesystem import write_all
 
@@ -153,9 +153,7 @@ def measure_round(places: list[Place], shape: Shape, number: int) -> list[tuple[
     ]
     for place in places:
         if place.name == "tmpfs":
-            # Memory that its host has to give a virtual machine first would make all that follow
-            # look quick beside it.
-            write_seconds(place.folder, made)
+            claim_memory(place.folder, shape.total_bytes)
         found.append((f"write_{place.name}_s", write_seconds(place.folder, made)))
         for how, sample in (
             ("local", f"publish_{place.name}_s"),
@@ -172,9 +170,10 @@ def measure_round(places: list[Place], shape: Shape, number: int) -> list[tuple[
 def publish(place: Place, how: str, name: str, shape: Shape) -> tuple[float, float]:
     """Seconds of one publication in a fresh process, and that process's peak memory in MiB."""
     where = place.agent.socket if how == "agent" else str(place.folder / how)
-    text = f"{shape.files}:{','.join(map(str, shape.tensor_bytes))}"
+    sizes = ",".join(map(str, shape.tensor_bytes))
+    what = (place.storage_class, name, f"{shape.files}:{sizes}")
     done = subprocess.run(
-        [sys.executable, "-m", "measure.publisher", how, where, place.storage_class, name, text],
+        [sys.executable, "-m", "measure.publisher", how, where, str(place.folder), *what],
         cwd=MEASURE,
         check=True,
         stdout=subprocess.PIPE,

@@ -1,12 +1,12 @@
 """A producer in a process of its own: publishes once, says how long it took and what it held.
 
-    python publisher.py local ROOT STORAGE_CLASS NAME SHAPE
-    python publisher.py agent SOCKET STORAGE_CLASS NAME SHAPE
-    python publisher.py peer ROOT STORAGE_CLASS NAME SHAPE
+    python publisher.py local ROOT FOLDER STORAGE_CLASS NAME SHAPE
+    python publisher.py agent SOCKET FOLDER STORAGE_CLASS NAME SHAPE
+    python publisher.py peer ROOT FOLDER STORAGE_CLASS NAME SHAPE
 
-SHAPE is "<files>:<tensor bytes>,<tensor bytes>,…". Timed is from the request to build until the
-artifact is published, durable and leased or confirmed; the bytes are in memory before that. The
-artifact is removed afterwards. Prints {"seconds": …, "peak_rss_mib": …}.
+FOLDER is on the same file system. SHAPE is "<files>:<tensor bytes>,<tensor bytes>,…". Timed is from
+the request to build until the artifact is published, durable and leased or confirmed; the bytes are
+in memory before that. The artifact is removed afterwards. Prints {"seconds": …, "peak_rss_mib": …}.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from measure.agent import peak_rss_mib
 from measure.artifacts import Producer, Shape, producer
 from measure.peer import PeerProducer, open_store, runtime, their_identity
+from measure.places import claim_memory
 from weightlease import AgentStore, LocalStore
 from weightlease.names import StorageClass
 from weightlease.policy import DomainPolicy
@@ -28,7 +29,7 @@ from weightlease.reports import CleanupStatus, StoreStatus
 
 def main() -> None:
     """Publish, report, remove."""
-    how, where, storage_class, name, text = sys.argv[1:6]
+    how, where, folder, storage_class, name, text = sys.argv[1:7]
     files, _, sizes = text.partition(":")
     shape = Shape(int(files), tuple(int(size) for size in sizes.split(",")))
     publishers: dict[str, Callable[[str, str, Producer], float]] = {
@@ -36,7 +37,10 @@ def main() -> None:
         "agent": publish_through_agent,
         "peer": publish_by_peer,
     }
-    seconds = publishers[how](where, storage_class, producer(name, shape))
+    made = producer(name, shape)
+    if storage_class == StorageClass.MEMORY:
+        claim_memory(Path(folder), shape.total_bytes)
+    seconds = publishers[how](where, storage_class, made)
     print(json.dumps({"seconds": seconds, "peak_rss_mib": peak_rss_mib()}))
 
 
