@@ -60,6 +60,8 @@ class Publication:
         self._assets: dict[str, AssetEntry] = {}
         self._declared_bytes = 0
         self._open_file: StagedFile | None = None
+        # Fresh memory costs the kernel more than a file's copy; given back when all is staged.
+        self._buffers: list[bytearray] = []
         self._syncs: list[Future[None]] = []
         self._syncer: ThreadPoolExecutor | None = None
         self._ended = False
@@ -148,6 +150,7 @@ class Publication:
 
         """
         self._require_idle()
+        self._buffers.clear()
         try:
             with filesystem.storage_errors(f"cannot store artifact {self._key}"):
                 self._wait_for_syncs()
@@ -171,6 +174,7 @@ class Publication:
         self._ended = True
         if self._open_file is not None:
             self._open_file.discard()
+        self._buffers.clear()
         with suppress(Exception):
             self._wait_for_syncs()
         for path in (self._staging, self._asset_staging):
@@ -188,7 +192,8 @@ class Publication:
         self._require_idle()
         self._admit(name, size, sha256)
         with filesystem.storage_errors(f"cannot stage {name!r}"):
-            file = StagedFile(path, name, size, TensorDigests(size) if tensors else None)
+            digests = TensorDigests(size) if tensors else None
+            file = StagedFile(path, name, size, digests, self._buffers)
         self._open_file = file
         try:
             yield file

@@ -32,9 +32,19 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 class StagedFile:
-    """A `FileWriter` over one new file; used by one thread at a time."""
+    """A `FileWriter` over one new file; used by one thread at a time.
 
-    def __init__(self, path: str, name: str, size: int, tensors: TensorDigests | None) -> None:
+    `buffers` is where chunks come from and go back to; files one after another may share it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        size: int,
+        tensors: TensorDigests | None,
+        buffers: list[bytearray],
+    ) -> None:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         self.name = name
         self.path = path
@@ -48,7 +58,7 @@ class StagedFile:
         if tensors is not None:
             consumers.append(tensors.update)
         self._sink: _Inline | _Pipeline = (
-            _Inline(consumers, size) if size <= SMALL_FILE_BYTES else _Pipeline(consumers)
+            _Inline(consumers, size) if size <= SMALL_FILE_BYTES else _Pipeline(consumers, buffers)
         )
 
     def write(self, data: Buffer) -> None:
@@ -182,9 +192,11 @@ class _Chunk:
 class _Pipeline:
     """Large files: one thread per consumer, a bounded number of chunks between them."""
 
-    def __init__(self, consumers: list[Callable[[memoryview], None]]) -> None:
+    def __init__(
+        self, consumers: list[Callable[[memoryview], None]], buffers: list[bytearray]
+    ) -> None:
         self._slots = threading.Semaphore(CHUNKS_IN_FLIGHT)
-        self._free: list[bytearray] = []
+        self._free = buffers
         self._partial: bytearray | None = None
         self._filled = 0
         self.failure: BaseException | None = None
@@ -230,9 +242,8 @@ class _Pipeline:
             stage.stop()
         for stage in self._stages:
             stage.join()
-        # Stages and pipeline refer to each other; the buffers must not wait for the collector.
+        # Stages and pipeline refer to each other; nothing must wait for the collector.
         self._stages = []
-        self._free.clear()
 
     def _take_slot(self) -> None:
         self._slots.acquire()
