@@ -117,13 +117,14 @@ def _require_size(data: memoryview, item: int, dtype: str, shape: tuple[int, ...
 
 
 def _frombuffer(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
-    # torch warns that it cannot mark the tensor read-only. PROT_READ does that for it. The warning
-    # comes once per process unless asked for always, so the global filters are touched once.
+    # torch warns that it cannot mark a read-only buffer's tensor; PROT_READ does that for it. The
+    # warning comes once per process unless asked for always, so the global filters are touched
+    # once. A buffer that may be written brings no warning and so does not use that once up.
     global _warned_once  # noqa: PLW0603 - mirrors torch's own once-flag
     import torch
 
     always = torch.is_warn_always_enabled()
-    if _warned_once and not always:
+    if not data.readonly or (_warned_once and not always):
         return torch.frombuffer(data, dtype=dtype)
     with _warning_guard, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)

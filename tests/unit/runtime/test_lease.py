@@ -154,6 +154,22 @@ def test_torchs_read_only_warning_is_silenced_also_when_it_warns_always(
         torch.set_warn_always(False)
 
 
+def test_a_writable_copy_first_does_not_let_torchs_read_only_warning_through_later() -> None:
+    # torch warns once per process: only a process of its own sees the first time
+    script = """
+import warnings
+warnings.simplefilter("error")
+from weightlease.lease_tensors import torch_view
+assert torch_view(memoryview(bytearray(4)), "F32", (1,)).tolist() == [0.0]
+assert torch_view(memoryview(bytes(4)), "F32", (1,)).tolist() == [0.0]
+assert torch_view(memoryview(bytes(4)), "F32", (1,)).tolist() == [0.0]
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_identity_provenance_and_size_are_known_without_reading_tensors(
     artifact: SmallArtifact,
 ) -> None:
