@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from weightlease.api.weight_artifact import ShardStatus, WeightArtifactSpec
+from weightlease.api.weight_artifact import Publisher, ShardStatus, WeightArtifactSpec
 from weightlease.api.weight_node import WantedArtifact
 from weightlease_operator.content import Content
 from weightlease_operator.observation import AgentView, ArtifactView, JobState
@@ -75,15 +75,30 @@ def wanted_entries(
             entry = _entry(artifact, spec, content, row.component, shards.get(row.component), job)
             if not (entry.key or job) and _is_of(current, content) and current is not None:
                 # Known once and not now: keep what it names until a canary has fixed it again.
-                entry = current.model_copy(update={"job": ""})
+                entry = _kept(current, entry)
         elif current is not None:
-            entry = current.model_copy(update={"job": ""})
+            entry = _kept(current, _entry(artifact, spec, content, row.component, None, ""))
         else:
             continue
         result.setdefault(row.node, []).append(entry)
     return {
         node: tuple(sorted(entries, key=lambda entry: entry.id)) for node, entries in result.items()
     }
+
+
+def retained_entries(own: Entries) -> Entries:
+    """What stays of a deleted artifact's entries: those that name bytes."""
+    return tuple(
+        entry.model_copy(update={"job": "", "publishers": [], "retained": True})
+        for entry in own
+        if entry.key
+    )
+
+
+def _kept(current: WantedArtifact, new: WantedArtifact) -> WantedArtifact:
+    """What it names stays; who may use it is what the spec says now."""
+    granted = {name: getattr(new, name) for name in ("access_namespaces", "publishers", "retained")}
+    return current.model_copy(update={"job": "", **granted})
 
 
 def _active_job(row: NodeShard) -> str:
@@ -113,4 +128,11 @@ def _entry(
         key=shard.key if shard else "",
         manifest_sha256=shard.manifest_sha256 if shard else "",
         job=job,
+        access_namespaces=sorted(set(spec.access.namespaces)),
+        publishers=sorted({_account(each, artifact) for each in spec.access.publishers}),
     )
+
+
+def _account(publisher: Publisher, artifact: ArtifactView) -> str:
+    namespace = publisher.namespace or artifact.metadata.namespace
+    return f"{namespace}/{publisher.service_account_name}"

@@ -70,6 +70,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rollout": {"resources": {"limits": {"memory": "much"}}}},
         "spec.rollout.resources.limits",
     ),
+    "a namespace that is none": ({"access": {"namespaces": ["Team_A"]}}, "spec.access.namespaces"),
+    "a publisher without an account": (
+        {"access": {"publishers": [{"namespace": "team"}]}},
+        "serviceAccountName",
+    ),
+    "an unknown deletion policy": ({"deletionPolicy": "Orphan"}, "Unsupported value"),
     "an unknown operator": (
         {"placement": {"nodeAffinity": [{"matchExpressions": [{"key": "a", "operator": "Like"}]}]}},
         "Unsupported value",
@@ -95,6 +101,8 @@ def test_defaults_are_those_of_the_models(server: ApiServer, namespace: str) -> 
         {"name": "model", "path": ".", "representation": {"name": "canonical"}}
     ]
     assert spec["storageClass"] == "disk"
+    assert spec["deletionPolicy"] == "Delete"
+    assert "access" not in spec
     assert spec["producerRef"] == {"name": "snapshot"}
     assert spec["rollout"] == {
         "suspend": True,
@@ -120,6 +128,11 @@ def test_what_the_models_write_is_admitted_whole(server: ApiServer, namespace: s
         },
         storageClass="memory",
         rollout={"resources": {"limits": {"cpu": 2, "memory": "1.5Gi"}}},
+        access={
+            "namespaces": ["team-b"],
+            "publishers": [{"serviceAccountName": "trainer", "namespace": "ml"}],
+        },
+        deletionPolicy="Retain",
     )
     path = f"{ROOT}/namespaces/{namespace}/weightartifacts"
     stored = WeightArtifact.parse(server.create(path, spec))

@@ -422,3 +422,28 @@ def test_a_pod_that_cannot_start_is_named() -> None:
     world.settle()
     assert world.ready == ("False", Reason.IMAGE_NOT_PULLABLE)
     assert world.condition("Progressing")[0] == "True"
+
+
+def test_who_may_use_it_reaches_every_entry_and_follows_an_edit() -> None:
+    publishers = [{"serviceAccountName": "trainer"}, {"serviceAccountName": "ci", "namespace": "b"}]
+    world = World(spec={"access": {"namespaces": ["b", "a"], "publishers": publishers}})
+    world.finish()
+    entries = [entry for agent in world.agents.values() for entry in agent.entries]
+    assert [(entry.access_namespaces, entry.publishers) for entry in entries] == [
+        (["a", "b"], ["b/ci", "team/trainer"])
+    ] * 3
+    jobs = len(world.jobs)
+    world.edit(access={"namespaces": ["a"]})
+    world.settle()
+    entries = [entry for agent in world.agents.values() for entry in agent.entries]
+    assert [(entry.access_namespaces, entry.publishers) for entry in entries] == [(["a"], [])] * 3
+    assert len(world.jobs) == jobs
+
+
+def test_a_grant_that_ends_also_ends_for_the_content_that_still_serves() -> None:
+    world = World(spec={"access": {"namespaces": ["a"]}})
+    world.finish()
+    world.edit(source={"huggingFace": {"repo": "org/model", "revision": "1" * 40}}, access={})
+    world.settle()
+    old = world.agents["node-2"].entries[0]
+    assert (old.key, old.access_namespaces) == (KEY, [])

@@ -48,6 +48,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     PROGRESSING = "Progressing"
     DEGRADED = "Degraded"
+    CAPACITY_AVAILABLE = "CapacityAvailable"
 
 
 class SecretKeyRef(Model):
@@ -246,6 +247,42 @@ class Rollout(Model):
     resources: ResourceRequirements | None = None
 
 
+class DeletionPolicy(StrEnum):
+    """What becomes of the bytes when the WeightArtifact is deleted."""
+
+    DELETE = "Delete"
+    RETAIN = "Retain"
+
+
+class Publisher(Model):
+    """A service account whose pods may publish."""
+
+    service_account_name: DnsSubdomain
+    namespace: Annotated[
+        DnsLabel | None, Field(description="The artifact's own namespace when absent.")
+    ] = None
+
+
+class Access(Model):
+    """Who else may use the artifact; its own namespace's pods always may lease it."""
+
+    namespaces: Annotated[
+        list[DnsLabel],
+        Field(
+            max_length=64,
+            description="Namespaces whose pods may lease it too.",
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+        ),
+    ] = Field(default_factory=list)
+    publishers: Annotated[
+        list[Publisher],
+        Field(
+            max_length=16,
+            description="Who may publish the artifact's keys, besides its prewarm Jobs.",
+        ),
+    ] = Field(default_factory=list)
+
+
 class WeightArtifactSpec(Model):
     """What the user asks for; the operator never writes here."""
 
@@ -269,6 +306,14 @@ class WeightArtifactSpec(Model):
     placement: Placement = Field(default_factory=Placement)
     storage_class: StorageClass = StorageClass.DISK
     rollout: Rollout = Field(default_factory=Rollout)
+    access: Access = Field(default_factory=Access)
+    deletion_policy: Annotated[
+        DeletionPolicy,
+        Field(
+            description="Retain: nodes keep the bytes, and names go on meaning them, until an "
+            "artifact of the same name takes them over or the namespace goes."
+        ),
+    ] = DeletionPolicy.DELETE
 
 
 class ShardStatus(Model):

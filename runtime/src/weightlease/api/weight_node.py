@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from weightlease.api.base import Model, Resource, Sha256, Timestamp
+from weightlease.api.base import DnsLabel, Model, Resource, Sha256, Timestamp
 from weightlease.names import StorageClass
 
 _NO_KEY = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$", max_length=64)]
@@ -19,6 +19,10 @@ class WantedArtifact(Model):
     `key` and `manifestSha256` are empty until the canary has fixed them; the agent then refuses to
     publish anything else for this entry. `job` names the Job that may publish it, empty when none
     may. Bytes of a key that no entry names are removed as soon as nobody leases them.
+
+    `accessNamespaces` may lease it besides `namespace`. `publishers` are service accounts, each as
+    `namespace/name`, whose pods may publish `key` besides the Job. `retained`: the WeightArtifact
+    is gone and its deletionPolicy is Retain; the entry goes on meaning its bytes.
     """
 
     id: Annotated[
@@ -33,6 +37,15 @@ class WantedArtifact(Model):
     key: _NO_KEY = ""
     manifest_sha256: _NO_KEY = ""
     job: str = ""
+    access_namespaces: Annotated[
+        list[DnsLabel],
+        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = Field(default_factory=list)
+    publishers: Annotated[
+        list[Annotated[str, Field(min_length=3, max_length=317)]],
+        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = Field(default_factory=list)
+    retained: bool = False
 
 
 class WeightNodeSpec(Model):
