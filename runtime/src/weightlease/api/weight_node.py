@@ -99,21 +99,73 @@ class HeldArtifact(Model):
 
 
 class RootStatus(Model):
-    """One storage class on this node; sizes in bytes."""
+    """One storage class on this node; sizes in bytes.
+
+    `budgetBytes` is what all artifacts of the class may take together, `minFreeBytes` what the
+    filesystem has to keep free; 0 means no such limit. `usedBytes` lies in the domains now,
+    publications in progress included; `reservedBytes` is what those may still write.
+    `evictableBytes` of what is used no entry refers to and nobody leases. `availableBytes` is what
+    the next publication may take at most.
+    """
 
     storage_class: StorageClass
     path: str
     filesystem: str
     capacity_bytes: Annotated[int, Field(ge=0)]
     free_bytes: Annotated[int, Field(ge=0)]
+    budget_bytes: Annotated[int, Field(ge=0)] = 0
+    min_free_bytes: Annotated[int, Field(ge=0)] = 0
+    used_bytes: Annotated[int, Field(ge=0)] = 0
+    reserved_bytes: Annotated[int, Field(ge=0)] = 0
+    evictable_bytes: Annotated[int, Field(ge=0)] = 0
+    available_bytes: Annotated[int, Field(ge=0)] = 0
 
 
 class DomainStatus(Model):
-    """One domain; `domainUuid` tells two nodes' stores apart."""
+    """One domain; `domainUuid` tells two nodes' stores apart.
+
+    `usedBytes` and `reservedBytes` as in a root; `quotaBytes` is what the namespace may take in
+    this class, 0 without a quota.
+    """
 
     namespace: str
     storage_class: StorageClass
     domain_uuid: str
+    used_bytes: Annotated[int, Field(ge=0)] = 0
+    reserved_bytes: Annotated[int, Field(ge=0)] = 0
+    quota_bytes: Annotated[int, Field(ge=0)] = 0
+
+
+class CapacityLimit(StrEnum):
+    """Which limit keeps an artifact out."""
+
+    ARTIFACT = "Artifact"
+    NAMESPACE_QUOTA = "NamespaceQuota"
+    UNMANAGED_QUOTA = "UnmanagedQuota"
+    NODE_BUDGET = "NodeBudget"
+    FREE_SPACE = "FreeSpace"
+    FREE_INODES = "FreeInodes"
+    MEMORY = "Memory"
+
+
+class BlockedArtifact(Model):
+    """A wanted artifact that this node refused for want of room.
+
+    It stays listed until it is here, no entry asks for it any more, or it would fit now; so its
+    disappearance says that another attempt can help. `id` is the entry's; `reason` is
+    InsufficientCapacity, `limit` the first that would be passed; `message` names what would free
+    space.
+    """
+
+    id: str
+    namespace: str
+    storage_class: StorageClass
+    key: _NO_KEY = ""
+    reason: str
+    limit: CapacityLimit
+    needed_bytes: Annotated[int, Field(ge=0)]
+    available_bytes: Annotated[int, Field(ge=0)]
+    message: Annotated[str, Field(max_length=1024)] = ""
 
 
 class WeightNodeStatus(Model):
@@ -125,6 +177,7 @@ class WeightNodeStatus(Model):
     roots: list[RootStatus] = Field(default_factory=list)
     domains: list[DomainStatus] = Field(default_factory=list)
     inventory: list[HeldArtifact] = Field(default_factory=list)
+    blocked: list[BlockedArtifact] = Field(default_factory=list)
     ready: Annotated[str, Field(description="Artifacts ready / wanted.")] = "0/0"
     leases: Annotated[int, Field(ge=0)] = 0
 
