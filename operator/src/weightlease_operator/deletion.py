@@ -1,12 +1,14 @@
 """What happens while a WeightArtifact is being deleted.
 
 1. Jobs are deleted and entries removed, at once: without its entry a Job can publish nothing.
+   With deletionPolicy Retain an entry that names a key stays, marked as retained, and its bytes are
+   not waited for; not in a terminating namespace, whose name may be another tenant's tomorrow.
 2. Per node, the deletion waits for the agent:
 
    node                                                                    waits
    gone, or its agent silent past the grace                                no
    its entry is still in the spec, or the agent has not read the new spec  yes
-   its inventory lists bytes of the artifact that no other entry names     yes; leases name pods
+   its inventory lists bytes of the artifact that no entry names           yes; leases name pods
    everything else                                                         no
 
 3. The finalizer goes. In a terminating namespace it goes after step 1: the agents own the
@@ -18,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from weightlease.api.weight_artifact import ConditionType
+from weightlease.api.weight_artifact import ConditionType, DeletionPolicy
 from weightlease.api.weight_node import HeldArtifact
 from weightlease.names import ANNOTATION_FORCE_DELETE, FINALIZER
 from weightlease.reasons import Reason
-from weightlease_operator.entries import own_entries
+from weightlease_operator.entries import Entries, own_entries, retained_entries
 from weightlease_operator.observation import AgentView, Observation
 from weightlease_operator.placement import is_reporting
 from weightlease_operator.plans import FinalizerAction, Plan, PlannedEvent
@@ -37,7 +39,7 @@ def plan_deletion(observed: Observation) -> Plan:
         return Plan()
     # A WeightNode without its Node is the garbage collector's; it may even be gone already.
     agents = [agent for name, agent in observed.agents.items() if name in observed.nodes]
-    entries = {agent.name: () for agent in agents if own_entries(observed.artifact, agent)}
+    entries = _changed(observed, agents)
     jobs = tuple(job.name for job in observed.jobs if not job.deleting)
     if metadata.annotations.get(ANNOTATION_FORCE_DELETE) == "true":
         return Plan(finalizer=FinalizerAction.REMOVE, entries=entries, delete=jobs)
@@ -47,6 +49,19 @@ def plan_deletion(observed: Observation) -> Plan:
     if done and (observed.namespace_terminating or not (held or unread)):
         return Plan(finalizer=FinalizerAction.REMOVE)
     return _waiting(observed, Plan(entries=entries, delete=jobs), held, unread)
+
+
+def _changed(observed: Observation, agents: Sequence[AgentView]) -> dict[str, Entries]:
+    """Per node, what is left of its entries, where that differs from what the spec has."""
+    spec = observed.artifact.spec
+    retains = spec is not None and spec.deletion_policy is DeletionPolicy.RETAIN
+    changed = {}
+    for agent in agents:
+        own = own_entries(observed.artifact, agent)
+        left = retained_entries(own) if retains and not observed.namespace_terminating else ()
+        if left != own:
+            changed[agent.name] = left
+    return changed
 
 
 def _waiting(
@@ -93,7 +108,7 @@ def _waiting(
 
 
 def _left(observed: Observation, agent: AgentView) -> list[HeldArtifact]:
-    """What the node still lists of this artifact, and nobody else wants."""
+    """What the node still lists of this artifact, and no other or retained entry names."""
     if _is_dropped(observed, agent):
         return []
     namespace = observed.artifact.metadata.namespace
@@ -103,7 +118,7 @@ def _left(observed: Observation, agent: AgentView) -> list[HeldArtifact]:
     others = {
         (entry.storage_class, entry.key)
         for entry in agent.entries
-        if entry.namespace == namespace and entry not in own
+        if entry.namespace == namespace and (entry not in own or entry.retained)
     }
     return [
         item

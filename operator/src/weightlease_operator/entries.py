@@ -2,8 +2,8 @@
 
 An agent cleans the bytes of a key that no entry names, so nothing here is ever removed for lack of
 knowledge: entries go only where labels stopped matching, a component left the spec, or the artifact
-is being deleted. A node that waits for its turn keeps the entry of the content before, and goes on
-serving it.
+is being deleted, and with deletionPolicy Retain not even then. A node that waits for its turn keeps
+the entry of the content before, and goes on serving it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def retained_entries(own: Entries) -> Entries:
 
 def _kept(current: WantedArtifact, new: WantedArtifact) -> WantedArtifact:
     """What it names stays; who may use it is what the spec says now."""
-    granted = {name: getattr(new, name) for name in ("access_namespaces", "publishers", "retained")}
+    granted = {name: getattr(new, name) for name in ("access_namespaces", "publishers")}
     return current.model_copy(update={"job": "", **granted})
 
 
@@ -107,7 +107,8 @@ def _active_job(row: NodeShard) -> str:
 
 
 def _is_of(entry: WantedArtifact | None, content: Content) -> bool:
-    return entry is not None and entry.generation == content.generation
+    # Generations start anew with each object of a name; a retained entry is of one before.
+    return entry is not None and entry.generation == content.generation and not entry.retained
 
 
 def _entry(

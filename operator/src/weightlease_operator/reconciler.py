@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from weightlease.names import API_VERSION
@@ -24,6 +24,7 @@ from weightlease_operator.observation import (
 from weightlease_operator.planning import plan
 from weightlease_operator.settings import PlanSettings
 
+_BELIEVED = timedelta(minutes=1)
 _ONE_NODE_MODES = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 
 
@@ -37,6 +38,7 @@ class Reconciler:
     settings: PlanSettings
     clock: Callable[[], datetime]
     _samples: dict[Key, Sample] = field(default_factory=dict)
+    _lasting: dict[str, datetime] = field(default_factory=dict)
 
     async def artifact(self, key: Key) -> float | None:
         """Reconcile one WeightArtifact; returns in how many seconds time alone changes the plan."""
@@ -118,15 +120,37 @@ class Reconciler:
         return "deletionTimestamp" in raw["metadata"]
 
     async def _drop_orphans(self, agent: AgentView) -> None:
-        """Entries whose artifact lost its finalizer to somebody's hand, asked of the server."""
+        """Entries whose artifact lost its finalizer to somebody's hand, asked of the server.
+
+        Retained ones go with their namespace.
+        """
         known = set(self.fleet.artifacts.keys())
-        unknown = {(entry.namespace, entry.name) for entry in agent.entries} - known
-        for namespace, name in sorted(unknown):
-            try:
-                await self.api.get(ARTIFACTS, namespace, name)
-            except NotFound:
+        retained = {(each.namespace, each.name): each.retained for each in agent.entries}
+        for (namespace, name), stays in sorted(retained.items()):
+            if (namespace, name) in known:
+                continue
+            there = self._namespace_lasts(namespace) if stays else self._is_there(namespace, name)
+            if not await there:
                 current = self.fleet.agents.get("", agent.name) or agent
                 await self.applier.write_entries(current, namespace, name, ())
+
+    async def _is_there(self, namespace: str, name: str) -> bool:
+        try:
+            await self.api.get(ARTIFACTS, namespace, name)
+        except NotFound:
+            return False
+        return True
+
+    async def _namespace_lasts(self, namespace: str) -> bool:
+        """Believed for a while: every agent that reports would ask."""
+        now = self.clock()
+        if now - self._lasting.get(namespace, now - _BELIEVED) < _BELIEVED:
+            return True
+        if await self._is_terminating(namespace):
+            self._lasting.pop(namespace, None)
+            return False
+        self._lasting[namespace] = now
+        return True
 
 
 def _weight_node(node: NodeView) -> dict[str, Any]:

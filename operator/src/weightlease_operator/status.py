@@ -4,6 +4,8 @@
     Progressing   True while the operator works or will work on its own
     Degraded      True when something needs a person: a final failure, a wrong reference, a pod
                   that cannot start
+    CapacityAvailable   False while a node has no room; the message is its agent's, which names what
+                  would free space. It stays while the next attempt runs
 
 The reason of Ready is the first row of READY_RULES that holds.
 """
@@ -50,6 +52,7 @@ class Facts:
     suspended: bool
     problem: Problem | None
     failures: tuple[NodeFailure, ...]
+    trying_again: bool = False
 
     @property
     def all_ready(self) -> bool:
@@ -115,6 +118,7 @@ def tally(
         suspended=suspended,
         problem=problem,
         failures=_failures(rows),
+        trying_again=any(row.phase is Phase.WORKING and row.attempts > 1 for row in rows),
     )
 
 
@@ -163,7 +167,10 @@ def full_status(
     return WeightArtifactStatus(
         observed_generation=observed.artifact.metadata.generation,
         content=content,
-        conditions=conditions(observed, _verdicts(facts)),
+        conditions=conditions(
+            observed,
+            {**_verdicts(facts), ConditionType.CAPACITY_AVAILABLE: _capacity(observed, facts)},
+        ),
         shards=list(shards),
         nodes=NodeCounts(
             desired=facts.desired,
@@ -178,7 +185,20 @@ def full_status(
     )
 
 
-Verdicts = Mapping[ConditionType, tuple[bool, Reason, str]]
+Verdict = tuple[bool, Reason, str]
+Verdicts = Mapping[ConditionType, Verdict]
+
+
+def _capacity(observed: Observation, facts: Facts) -> Verdict:
+    short = [each for each in facts.failures if each.reason == Reason.INSUFFICIENT_CAPACITY]
+    if short:
+        message = f"{len(short)} without room; {short[0].node}: {short[0].message}"
+        return False, Reason.INSUFFICIENT_CAPACITY, message
+    for before in observed.artifact.status.conditions:
+        lacked = before.status is ConditionStatus.FALSE and facts.trying_again
+        if before.type == ConditionType.CAPACITY_AVAILABLE and lacked:
+            return False, Reason.INSUFFICIENT_CAPACITY, before.message
+    return True, Reason.CAPACITY_AVAILABLE, "no node is known to lack room"
 
 
 def _verdicts(facts: Facts) -> Verdicts:

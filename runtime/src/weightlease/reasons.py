@@ -50,6 +50,7 @@ class Reason(StrEnum):
     CANARY = "Canary"
     ROLLING_OUT = "RollingOut"
     ALL_NODES_READY = "AllNodesReady"
+    CAPACITY_AVAILABLE = "CapacityAvailable"
     PREWARM_FAILED = "PrewarmFailed"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     SOURCE_NOT_MOUNTABLE = "SourceNotMountable"

@@ -169,3 +169,89 @@ def test_an_artifact_that_never_began_is_released_at_once() -> None:
     world.delete()
     world.settle()
     assert world.released
+
+
+def retained_world(**spec: object) -> World:
+    world = World(nodes=2, spec={"deletionPolicy": "Retain"} | spec)
+    world.finish()
+    world.report()
+    return world
+
+
+def test_retained_bytes_keep_their_entries_and_are_not_waited_for() -> None:
+    world = retained_world(access={"publishers": [{"serviceAccountName": "trainer"}]})
+    world.hold("node-1", leases=("pod team/server-0",))
+    world.delete()
+    world.settle()
+    assert not world.released, "the agents have not read it yet"
+    world.clean()
+    world.settle()
+    entries = [entry for agent in world.agents.values() for entry in agent.entries]
+    assert [(each.key, each.job, each.publishers, each.retained) for each in entries] == [
+        (KEY, "", [], True)
+    ] * 2
+    assert [held.key for agent in world.agents.values() for held in agent.inventory] == [KEY] * 2
+    assert world.released
+
+
+def test_what_was_not_whole_is_not_retained() -> None:
+    world = World(nodes=1, spec={"deletionPolicy": "Retain"})
+    world.settle()
+    world.hold("node-0", OTHER_KEY)
+    world.delete()
+    world.settle()
+    assert (world.entries(), world.jobs) == ({}, {})
+    world.clean()
+    world.settle()
+    assert world.released
+
+
+def test_a_terminating_namespace_retains_nothing() -> None:
+    world = retained_world()
+    world.terminating = True
+    world.delete()
+    world.settle()
+    assert world.released
+    assert world.entries() == {}
+
+
+def test_a_new_artifact_of_the_name_takes_retained_bytes_over() -> None:
+    world = retained_world()
+    world.delete()
+    world.settle()
+    world.clean()
+    world.settle()
+    again = World(nodes=0, spec={})
+    again.nodes, again.agents = world.nodes, world.agents
+    again.metadata = again.metadata.model_copy(update={"uid": "uid-2"})
+    again.settle()
+    (canary,) = again.active()
+    waiting = again.agents["node-1"].entries[0]
+    assert (waiting.key, waiting.retained) == (KEY, True), "the node serves it until its turn"
+    again.succeed(canary, OTHER_KEY)
+    again.settle()
+    assert again.entries() == {"node-0": OTHER_KEY, "node-1": OTHER_KEY}
+    again.finish()
+    assert not any(entry.retained for agent in again.agents.values() for entry in agent.entries)
+
+
+def test_a_key_that_a_retained_entry_names_outlives_another_artifact() -> None:
+    world = ready_world()
+    other = WantedArtifact(
+        id="team/other:model",
+        namespace="team",
+        name="other",
+        component="model",
+        generation=1,
+        storage_class=StorageClass.DISK,
+        key=KEY,
+        retained=True,
+    )
+    for name, agent in world.agents.items():
+        world.agents[name] = replace(agent, entries=(*agent.entries, other))
+    world.delete()
+    world.settle()
+    world.clean()
+    world.settle()
+    assert world.released
+    assert {held.key for agent in world.agents.values() for held in agent.inventory} == {KEY}

@@ -202,3 +202,26 @@ def test_only_the_first_ten_failures_are_listed_and_each_is_told_once() -> None:
     assert world.status.nodes.failed == 13
     told = [event for event in world.events if event.reason is Reason.INSUFFICIENT_CAPACITY]
     assert len([event for event in told if " on node-" in event.message]) == 10
+
+
+def test_a_node_without_room_is_told_until_it_has_room() -> None:
+    world = fixed(World())
+    assert world.condition("CapacityAvailable") == ("True", Reason.CAPACITY_AVAILABLE)
+    node = fail_one(world, Reason.INSUFFICIENT_CAPACITY)
+    said = ("False", Reason.INSUFFICIENT_CAPACITY)
+    assert world.condition("CapacityAvailable") == said
+    message = next(c.message for c in world.status.conditions if c.type == "CapacityAvailable")
+    assert message == f"1 without room; {node}: failed by InsufficientCapacity"
+    world.pass_time(10)
+    world.settle()
+    assert node in world.working()
+    assert world.condition("CapacityAvailable") == said, "an attempt is not yet room"
+    world.finish()
+    assert world.condition("CapacityAvailable") == ("True", Reason.CAPACITY_AVAILABLE)
+
+
+def test_another_failure_says_nothing_about_capacity() -> None:
+    world = World()
+    world.settle()
+    fail_one(world, Reason.SOURCE_UNAVAILABLE)
+    assert world.condition("CapacityAvailable") == ("True", Reason.CAPACITY_AVAILABLE)

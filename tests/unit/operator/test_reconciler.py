@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -272,3 +272,22 @@ async def test_an_object_that_does_not_parse_is_told_and_can_be_deleted(setting:
     setting.fleet.jobs.replace([], "9999")
     await setting.reconciler.artifact(KEY)
     assert setting.artifact()["metadata"]["finalizers"] == []
+
+
+async def test_a_retained_entry_goes_with_its_namespace_alone() -> None:
+    setting = Setting()
+    entry = OTHER | {"retained": True}
+    for name in ("node-0", "node-1"):
+        status = {"reportedAt": "2026-11-30T12:00:00Z"}
+        body = {"metadata": {"name": name}, "spec": {"artifacts": [entry]}, "status": status}
+        setting.put(AGENTS, body)
+    setting.api.put(NAMESPACES, {"metadata": {"name": "team"}})
+    await setting.reconciler.node("node-0")
+    assert setting.entry_names("node-0") == ["other"]
+    setting.api.put(NAMESPACES, {"metadata": {"name": "team", "deletionTimestamp": "now"}})
+    await setting.reconciler.node("node-0")
+    assert setting.entry_names("node-0") == ["other"], "the namespace is not asked about each time"
+    setting.reconciler.clock = lambda: NOW + timedelta(minutes=2)
+    for name in ("node-0", "node-1"):
+        await setting.reconciler.node(name)
+        assert setting.entry_names(name) == []
