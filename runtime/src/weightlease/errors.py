@@ -63,6 +63,9 @@ class FailureCode(StrEnum):
     QUARANTINE_FAILED = "quarantine_failed"
     INVALID_CONFIG = "invalid_config"
     UNSUPPORTED = "unsupported"
+    CANONICAL_SOURCE_FAILED = "canonical_source_failed"
+    RESTORE_PREFLIGHT_FAILED = "restore_preflight_failed"
+    RESTORE_COMMIT_FAILED = "restore_commit_failed"
     # weightlease
     IDENTITY_MISMATCH = "identity_mismatch"
     CONTENT_MISMATCH = "content_mismatch"

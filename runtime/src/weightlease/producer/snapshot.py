@@ -46,7 +46,9 @@ from weightlease.source.selection import Selection, candidates, index_among, pri
 from weightlease.source.shard_index import MAX_INDEX_BYTES, parse_index
 from weightlease.store.protocol import (
     ArtifactWriter,
+    CoordinationScope,
     FileWriter,
+    LookupPhase,
     PatientWriter,
     ProductionMetadata,
 )
@@ -72,6 +74,9 @@ class SnapshotProducer:
     `expected_manifest_sha256` is what another node published under this key, or empty; a store
     that can refuse another one before it publishes does so.
     """
+
+    lookup_phase = LookupPhase.PRE_LOAD_SAFE
+    coordination = CoordinationScope.SINGLE_PROCESS
 
     def __init__(
         self,

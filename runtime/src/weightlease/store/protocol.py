@@ -8,6 +8,7 @@ that has begun, a validation or a publication.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -98,6 +99,33 @@ class WeightProducer(Protocol):
 
     def produce(self, writer: ArtifactWriter) -> ProductionMetadata:
         """Write everything; an exception publishes nothing."""
+
+
+class LookupPhase(StrEnum):
+    """When a producer may run: before any model is loaded, or only on a finished one."""
+
+    PRE_LOAD_SAFE = "pre_load_safe"
+    POST_LOAD_ONLY = "post_load_only"
+
+
+class CoordinationScope(StrEnum):
+    """Who takes part in one build; only one process is supported."""
+
+    SINGLE_PROCESS = "single_process"
+    GROUP_COHORT = "group_cohort"
+    ARTIFACT_BUNDLE = "artifact_bundle"
+
+
+class PhasedProducer(WeightProducer, Protocol):
+    """A producer that a `HostWeightRuntime` may be given."""
+
+    @property
+    def lookup_phase(self) -> LookupPhase:
+        """When it may run."""
+
+    @property
+    def coordination(self) -> CoordinationScope:
+        """Who takes part."""
 
 
 class HostWeightStore(Protocol):

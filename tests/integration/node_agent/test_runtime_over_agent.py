@@ -1,0 +1,71 @@
+"""A `HostWeightRuntime` over a real agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from agent_process import AgentProcess
+from runtime_conformance import RuntimeConformance
+from sample_producer import fine_tune
+from weightlease.client import AgentStore, connect
+from weightlease.errors import FailureCode
+from weightlease.runtime import (
+    HostWeightRuntime,
+    ResolutionOutcome,
+    RuntimeMode,
+    RuntimePolicy,
+)
+
+
+@dataclass
+class AgentWorld:
+    """One agent; stores opened here are closed with it."""
+
+    agent: AgentProcess
+    opened: list[AgentStore] = field(default_factory=list)
+
+    @property
+    def maker(self) -> tuple[str, str]:
+        return "weightlease.client:AgentStore", str(self.agent.socket)
+
+    @property
+    def root(self) -> Path:
+        return self.agent.domain()
+
+    def open(self) -> AgentStore:
+        store = AgentStore(str(self.agent.socket))
+        self.opened.append(store)
+        return store
+
+
+class TestRuntimeOverAgentStore(RuntimeConformance):
+    @pytest.fixture
+    def world(self, agent: AgentProcess) -> Iterator[AgentWorld]:
+        world = AgentWorld(agent)
+        yield world
+        for store in world.opened:
+            store.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "outcome"),
+    [
+        (RuntimeMode.PREFERRED, ResolutionOutcome.CANONICAL_FALLBACK),
+        (RuntimeMode.REQUIRED, ResolutionOutcome.FAILED),
+    ],
+)
+def test_an_agent_that_is_away_ends_as_the_mode_says(
+    tmp_path: Path, mode: RuntimeMode, outcome: ResolutionOutcome
+) -> None:
+    away = HostWeightRuntime(lambda: connect(str(tmp_path / "no.sock")), RuntimePolicy(mode))
+    report = away.resolve(lambda: fine_tune(0)).report
+    assert report.outcome is outcome
+    assert report.failure is not None
+    assert (report.failure.code, report.failure.retryable) == (
+        FailureCode.DOMAIN_UNAVAILABLE,
+        True,
+    )
