@@ -69,10 +69,20 @@ class SimulatedFleet:
         self.server.delete(f"/api/v1/nodes/{name}")
         del self.stores[name]
 
+    def calm(self) -> None:
+        """Nothing is held, leased, silent or failing any more."""
+        self.hold = False
+        for each in (self.leases, self.fail, self.silent):
+            each.clear()
+
     def pump(self) -> None:
         """Every kubelet and agent does what it has to do now."""
         for pod in self.pods():
-            if not self.hold and pod["status"].get("phase") == "Pending":
+            if pod["status"].get("phase") != "Pending":
+                continue
+            if "deletionTimestamp" in pod["metadata"]:
+                self._set_status(pod, {"phase": "Failed"})
+            elif not self.hold:
                 self._run(pod)
         for node in self.server.get(f"{ROOT}/weightnodes")["items"]:
             if node["metadata"]["name"] in self.stores:
@@ -117,10 +127,18 @@ class SimulatedFleet:
             "state": {"terminated": ended | {"startedAt": now(), "finishedAt": now()}},
         }
         phase = "Failed" if code else "Succeeded"
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
-        with contextlib.suppress(HttpError):  # its Job was deleted meanwhile
-            self.server.patch(path, {"status": {"phase": phase, "containerStatuses": [status]}})
+        if self._set_status(pod, {"phase": phase, "containerStatuses": [status]}):
             self.ended.append((node, said.reason))
+
+    def _set_status(self, pod: Object, status: Object) -> bool:
+        """Whether the pod was still there; its Job may have been deleted meanwhile."""
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        try:
+            self.server.patch(path, {"status": status})
+        except HttpError:
+            return False
+        return True
 
     def _produce(self, node: str, request: Object, namespace: str, job: str) -> TerminationMessage:
         reason = self.fail.get(node)

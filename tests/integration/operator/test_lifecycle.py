@@ -4,142 +4,14 @@ from __future__ import annotations
 
 import signal
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-import helm
-from apiserver import ApiServer, HttpError
-from simulated_fleet import ROOT, OperatorProcess, SimulatedFleet, digest, operator_running
-from weightlease.api.weight_artifact import WeightArtifact
+from apiserver import ApiServer
+from artifact_client import KEY, Artifact, entries, is_gone, jobs
+from simulated_fleet import ROOT, OperatorProcess, SimulatedFleet, digest
 from weightlease.names import FINALIZER
 from weightlease.reasons import Reason
-
-REVISION = "0" * 40
-KEY = digest(REVISION, "model")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def producer(server: ApiServer) -> None:
-    abi = {
-        "id": "snapshot",
-        "version": "1",
-        "implementationFingerprint": "snapshot-1",
-        "manifestSchema": "1",
-        "restorerSchema": "1",
-    }
-    spec = {
-        "image": "example/producer:1",
-        "producer": abi,
-        "sources": ["huggingFace"],
-        "representations": ["canonical"],
-    }
-    body = {
-        "apiVersion": "weightlease.io/v1alpha1",
-        "kind": "WeightProducer",
-        "metadata": {"name": "snapshot"},
-        "spec": spec,
-    }
-    server.create(f"{ROOT}/weightproducers", body)
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(server: ApiServer) -> Path:
-    """The operator's service account, with the rights that the chart gives it and no others."""
-    namespace, account = "weightlease-system", "weightlease-operator"
-    server.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    objects = helm.render(namespace=namespace)
-    server.create(
-        f"/api/v1/namespaces/{namespace}/serviceaccounts",
-        helm.one(objects, "ServiceAccount", account),
-    )
-    for kind in ("ClusterRole", "ClusterRoleBinding"):
-        path = f"/apis/rbac.authorization.k8s.io/v1/{kind.lower()}s"
-        server.create(path, helm.one(objects, kind, account))
-    return server.kubeconfig_of(namespace, account)
-
-
-@pytest.fixture
-def fleet(server: ApiServer) -> Iterator[SimulatedFleet]:
-    simulated = SimulatedFleet(server)
-    for name in ("node-a", "node-b"):
-        simulated.add_node(name)
-    yield simulated
-    for name in list(simulated.stores):
-        simulated.remove_node(name)
-
-
-@pytest.fixture
-def operator(
-    server: ApiServer, kubeconfig: Path, fleet: SimulatedFleet, namespace: str, tmp_path: Path
-) -> Iterator[OperatorProcess]:
-    """Started, and stopped after its artifacts are gone, so that tests leave nothing behind."""
-    with operator_running(kubeconfig, tmp_path / "operator.log") as process:
-        yield process
-        fleet.hold = False
-        fleet.leases.clear()
-        path = f"{ROOT}/namespaces/{namespace}/weightartifacts"
-        server.delete(path)
-        fleet.until(lambda: not server.get(path)["items"], "no artifact is left")
-
-
-def is_gone(server: ApiServer, path: str) -> bool:
-    try:
-        server.get(path)
-    except HttpError as error:
-        return error.status == 404
-    return False
-
-
-class Artifact:
-    """One WeightArtifact of the test's namespace."""
-
-    def __init__(self, server: ApiServer, namespace: str, name: str = "model") -> None:
-        self._server, self.namespace, self.name = server, namespace, name
-        self.path = f"{ROOT}/namespaces/{namespace}/weightartifacts/{name}"
-
-    def create(self, **spec: Any) -> None:
-        source = {"huggingFace": {"repo": "org/model", "revision": REVISION}}
-        body = {
-            "apiVersion": "weightlease.io/v1alpha1",
-            "kind": "WeightArtifact",
-            "metadata": {"name": self.name},
-            "spec": {"source": source} | spec,
-        }
-        self._server.create(self.path.rpartition("/")[0], body)
-
-    def read(self) -> WeightArtifact:
-        return WeightArtifact.parse(self._server.get(self.path))
-
-    def is_ready(self) -> bool:
-        return self.reason("Ready") == ("True", Reason.ALL_NODES_READY)
-
-    def reason(self, kind: str) -> tuple[str, str] | None:
-        """Status and reason of a condition of the current generation."""
-        artifact = self.read()
-        for condition in artifact.status.conditions:
-            current = condition.observed_generation == artifact.metadata.generation
-            if condition.type == kind and current:
-                return condition.status.value, condition.reason
-        return None
-
-
-@pytest.fixture
-def artifact(server: ApiServer, namespace: str) -> Artifact:
-    return Artifact(server, namespace)
-
-
-def entries(server: ApiServer, node: str) -> list[dict[str, Any]]:
-    spec = server.get(f"{ROOT}/weightnodes/{node}").get("spec") or {}
-    found: list[dict[str, Any]] = spec.get("artifacts") or []
-    return found
-
-
-def jobs(server: ApiServer, namespace: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = server.get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]
-    return found
 
 
 def test_an_artifact_becomes_ready_on_every_node(
