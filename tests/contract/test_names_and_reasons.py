@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from weightlease.errors import ManifestError
@@ -96,9 +97,23 @@ def test_a_lease_file_keeps_its_bytes() -> None:
     assert str(RECORD.holder) == "team-a/web-0"
 
 
+def test_a_volumes_lease_file_says_so_and_no_other_does() -> None:
+    record = msgspec.structs.replace(RECORD, volume="c" * 32)
+    expected = RECORD.canonical_bytes[:-1] + b',"volume":"' + b"c" * 32 + b'"}'
+    assert record.canonical_bytes == expected
+    assert parse_lease_record(expected) == record
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"lease_id": "../../x"}, {"key": "B" * 64}, {"schema_version": 2}, {"holder": {}}, {"x": 1}],
+    [
+        {"volume": "../x"},
+        {"lease_id": "../../x"},
+        {"key": "B" * 64},
+        {"schema_version": 2},
+        {"holder": {}},
+        {"x": 1},
+    ],
 )
 def test_a_malformed_lease_file_is_refused(change: dict[str, Any]) -> None:
     document = json.loads(RECORD.canonical_bytes) | change

@@ -39,6 +39,7 @@ from weightlease_node_agent.server import SocketServer
 from weightlease_node_agent.settings import Settings
 from weightlease_node_agent.survey import Surveyor
 from weightlease_node_agent.sweeper import Sweeper
+from weightlease_node_agent.volumes.server import VolumeServer
 from weightlease_node_agent.wanted import Wanted
 
 log = structlog.get_logger(__name__)
@@ -90,6 +91,17 @@ class Agent:
         )
         self._hub = Hub(services, self.metrics)
         self._server = SocketServer(settings.socket, self._hub.accept)
+        self._volumes: VolumeServer | None = None
+        if settings.volumes is not None:
+            self._volumes = VolumeServer(
+                settings.volumes,
+                services,
+                self._hub.accept,
+                domains=self._domains,
+                leases=self._leases,
+                acquire=requests.lease_for_volume,
+                run=self._run,
+            )
         self._http = HttpServer(self.metrics.registry, self._problems, self._refresh)
         self._leadership = Leadership(next(iter(settings.roots.values())))
         self._sweeper = Sweeper(
@@ -123,6 +135,8 @@ class Agent:
         for domain in self._domains.all():
             await self._leases.adopt(domain)
         await self._lead()
+        if self._volumes is not None:
+            await self._volumes.start()
         self._server.start()
         if settings.http_port >= 0:
             port = await self._http.start(settings.http_host, settings.http_port)
@@ -139,6 +153,8 @@ class Agent:
         """Stop gracefully; see the module text."""
         log.info("stopping")
         self._server.stop()
+        if self._volumes is not None:
+            self._volumes.stop()
         await self._end_tasks()
         await self._hub.stop(self._settings.intervals.stop)
         await self._end_tasks()
@@ -243,6 +259,8 @@ class Agent:
         problems = []
         if not self._server.listening:
             problems.append(f"socket {self._settings.socket} is not ours")
+        if self._volumes is not None and not self._volumes.listening:
+            problems.append("the CSI driver's socket is not ours")
         if self._cluster is not None and not self._wanted.spec.synced:
             problems.append("the WeightNode's spec is not synced")
         try:

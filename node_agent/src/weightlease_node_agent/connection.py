@@ -31,12 +31,13 @@ from weightlease.wire import (
 )
 from weightlease_node_agent import __version__
 from weightlease_node_agent.auth import Authenticator
+from weightlease_node_agent.authorization import denied
 from weightlease_node_agent.channel import Channel, Drop, PeerLostError
 from weightlease_node_agent.inflight import InFlight
 from weightlease_node_agent.limits import Quota
 from weightlease_node_agent.peers import Credentials, Peer
 from weightlease_node_agent.publications import Publications
-from weightlease_node_agent.requests import Answer, Requests
+from weightlease_node_agent.requests import Answer, Answerer
 from weightlease_node_agent.session import out_of_order
 from weightlease_node_agent.settings import Limits
 from weightlease_node_agent.states import State, next_state
@@ -51,7 +52,7 @@ class Services:
     node: str
     limits: Limits
     authenticator: Authenticator
-    requests: Requests
+    requests: Answerer
     publications: Publications
     connections: Quota
     descriptors: Quota
@@ -160,6 +161,7 @@ class Connection:
     async def _serve_request(self, request: Request, params: msgspec.Struct) -> None:
         peer = self._require_peer()
         try:
+            require_served(self.services.requests.methods, request.method)
             if isinstance(params, BeginParams):
                 await self._publish(request, params)
                 return
@@ -216,6 +218,12 @@ class Connection:
         if self._peer is None:
             raise RuntimeError("a request was served before hello")
         return self._peer
+
+
+def require_served(methods: frozenset[str], method: str) -> None:
+    """Raises permission_denied for a method that the peer's socket is not for."""
+    if method not in methods:
+        raise denied(f"{method} is not served at this socket")
 
 
 def choose_version(offered: tuple[int, ...]) -> int:

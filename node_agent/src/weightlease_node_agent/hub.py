@@ -27,14 +27,16 @@ class Hub:
         self._strangers = Strangers(services.limits.strangers)
         self._tasks: dict[asyncio.Task[None], Connection] = {}
 
-    def accept(self, accepted: socket.socket) -> None:
-        """Take over a socket."""
+    def accept(self, accepted: socket.socket, services: Services | None = None) -> None:
+        """Take over a socket; `services` of the place where it connected, if that has its own."""
         try:
             credentials = credentials_of(accepted)
         except OSError:
             accepted.close()
             return
-        connection = Connection(accepted, credentials, self._services, self._no_stranger)
+        connection = Connection(
+            accepted, credentials, services or self._services, self._no_stranger
+        )
         origin = f"uid {credentials.uid} pid {credentials.pid}"
         self._strangers.add(connection, origin, lambda: connection.end(Drop.CAPACITY))
         task = asyncio.create_task(self._serve(connection))

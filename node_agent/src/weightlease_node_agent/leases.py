@@ -103,6 +103,43 @@ class Leases:
         self._on_change(domain.place.namespace, 1)
         return Grant(lease, pin, descriptors)
 
+    async def hold_volume(
+        self, domain: AgentDomain, key: str, holder: Holder, volume: str, lease_id: str = ""
+    ) -> Lease:
+        """A lease that lasts until `end_volume`, whatever restarts; `volume` is its handle.
+
+        Raises:
+            WeightLeaseError: local_miss, what validation found, or artifact_denied.
+            OSError: the lease file can't be written.
+
+        """
+        pin = await self._pins.hold(domain, key, Validation.MANIFEST_AND_METADATA)
+        since = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        name = lease_id or secrets.token_hex(16)
+        record = LeaseRecord(SCHEMA_VERSION, name, key, holder, since, volume)
+        try:
+            pin.artifact.require_allowed()
+            await self._run(domain.store.leases.grant, record)
+        except BaseException:
+            self._pins.let_go(pin)
+            raise
+        if (adopted := self._leases.get(name)) is not None:
+            # A sweep has found the file before we could note it.
+            self._pins.let_go(pin)
+            return adopted
+        lease = self._leases[name] = Lease(record, domain, pin)
+        self._on_change(domain.place.namespace, 1)
+        return lease
+
+    async def end_volume(self, lease: Lease) -> None:
+        """End a volume's lease."""
+        await self._run(lease.domain.store.leases.remove_volume, lease.record.lease_id)
+        self._forget([lease])
+
+    def of_volumes(self) -> list[Lease]:
+        """The leases that volumes hold."""
+        return [lease for lease in self._leases.values() if lease.record.volume]
+
     async def _open_all(
         self, pin: Pin, holder: Holder, since: str, *, assets: bool
     ) -> tuple[LeaseRecord, list[int]]:

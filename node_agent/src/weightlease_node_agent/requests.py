@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -18,6 +18,8 @@ from weightlease.policy import Validation
 from weightlease.reports import CleanupStatus
 from weightlease.wire import (
     MAX_FDS_PER_FRAME,
+    METHOD_PARAMS,
+    VOLUME_METHODS,
     AcquireParams,
     AcquireResult,
     CleanupParams,
@@ -34,7 +36,7 @@ from weightlease_node_agent.authorization import (
 )
 from weightlease_node_agent.domains import AgentDomain, Domains
 from weightlease_node_agent.inventory import inspected
-from weightlease_node_agent.leases import Leases
+from weightlease_node_agent.leases import Lease, Leases
 from weightlease_node_agent.metrics import Metrics
 from weightlease_node_agent.peers import Peer
 from weightlease_node_agent.removal import Remover
@@ -65,8 +67,24 @@ class Answer:
         self.descriptors.clear()
 
 
+class Answerer(Protocol):
+    """Answers what peers of one kind of socket ask; `methods` names what that may be."""
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """The protocol's names."""
+
+    async def answer(self, peer: Peer, method: str, params: Any) -> Answer:
+        """Raises WeightLeaseError: what the peer is told instead."""
+
+    def connection_closed(self, lease_ids: list[str]) -> None:
+        """A connection that was given these leases has ended."""
+
+
 class Requests:
     """Answers requests of authenticated peers."""
+
+    methods = frozenset(METHOD_PARAMS) - VOLUME_METHODS
 
     def __init__(
         self,
@@ -149,6 +167,21 @@ class Requests:
             len(grant.descriptors),
         )
         return Answer(result, grant.descriptors, record.lease_id)
+
+    async def lease_for_volume(self, peer: Peer, reference: str, volume: str) -> Lease:
+        """Lease what `reference` means to a pod until its volume ends; `volume` is the handle.
+
+        Raises:
+            WeightLeaseError: as for an acquire.
+
+        """
+        for domain, key in self._candidates(peer, AcquireParams(reference)):
+            try:
+                return await self._leases.hold_volume(domain, key, peer.holder, volume)
+            except WeightLeaseError as error:
+                if error.failure.code is not FailureCode.LOCAL_MISS:
+                    raise
+        raise missing(f"{reference} is not on this node")
 
     def _candidates(self, peer: Peer, params: AcquireParams) -> Iterator[tuple[AgentDomain, str]]:
         """Where an artifact may be, best first."""

@@ -100,6 +100,8 @@ class Settings(BaseSettings):
     """the recursive read-only mount of memory_root"""
     socket: Path = Path(SOCKET_PATH)
     """where peers connect; its folder is created 0755"""
+    volumes: Path | None = None
+    """where the CSI driver and pods' volumes find this agent; empty serves no volumes"""
     auth: AuthMode = AuthMode.TOKEN
     """`token` asks the API server who a peer is, `uid` the kernel (bare hosts)"""
     allowed_uids: Annotated[frozenset[int], NoDecode] = frozenset({0})
@@ -120,7 +122,7 @@ class Settings(BaseSettings):
         uids = checked.get("allowed_uids")
         if isinstance(uids, str):
             checked["allowed_uids"] = [part for part in uids.split(",") if part.strip()]
-        for name in ("disk_root", "memory_root", "disk_export", "memory_export"):
+        for name in ("disk_root", "memory_root", "disk_export", "memory_export", "volumes"):
             if checked.get(name) == "":
                 checked[name] = None
         return checked

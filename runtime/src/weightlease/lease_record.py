@@ -6,11 +6,15 @@
        "key": "<64 hex>",
        "holder": {"kind": "pod" | "uid",
                   "namespace", "pod", "pod_uid", "node", "uid", "pid"},
-       "since": "2026-01-31T12:00:00Z"}
+       "since": "2026-01-31T12:00:00Z",
+       "volume": "<32 hex>"}               only where a volume holds it
 
 The holder keeps the shared flock of one open description of this file, handed over by SCM_RIGHTS
 and plain close, never by LOCK_UN (that would unlock every copy). The lease ends when the last copy
 of that descriptor closes. Whoever can take the exclusive lock may remove the file.
+
+A volume's lease has no holder that could keep a lock: the file itself is the lease, until the agent
+that ends the volume removes it.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"uid {self.uid} pid {self.pid}"
 
 
-class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One lease; `since` is RFC 3339 in UTC."""
 
     schema_version: int
@@ -62,6 +66,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     holder: Holder
     since: str
+    volume: str = ""
 
     @property
     def file_name(self) -> str:
@@ -89,4 +94,6 @@ def parse_lease_record(data: bytes) -> LeaseRecord:
         raise ManifestError(f"lease file schema_version {record.schema_version} is unknown")
     if _LEASE_ID.fullmatch(record.lease_id) is None or not is_key(record.key):
         raise ManifestError("lease file has a malformed lease_id or key")
+    if record.volume and _LEASE_ID.fullmatch(record.volume) is None:
+        raise ManifestError("lease file has a malformed volume")
     return record

@@ -36,6 +36,13 @@ SOCKET_PATH = f"{SOCKET_DIRECTORY}/agent.sock"
 TOKEN_PATH = "/var/run/secrets/weightlease.io/token"  # noqa: S105 - a path, not a secret
 STORE_ROOT = "/var/lib/weightlease"
 
+CSI_DRIVER = f"csi.{GROUP}"
+VOLUMES_DIRECTORY = "/run/weightlease-csi"
+VOLUMES_SOCKET = f"{VOLUMES_DIRECTORY}/driver.sock"
+# The one attribute of a volume: a reference to the artifact whose files it shows.
+VOLUME_ATTRIBUTE_ARTIFACT = "artifact"
+VOLUME_FILES = "files"
+
 ENV_SOCKET = "WEIGHTLEASE_SOCKET"
 ENV_TOKEN_FILE = "WEIGHTLEASE_TOKEN_FILE"  # noqa: S105 - a variable's name
 ENV_PRODUCER_REQUEST = "WEIGHTLEASE_PRODUCER_REQUEST"

@@ -30,6 +30,11 @@ not or cannot be done gets an error reply; a broken invariant of the agent ends 
     abort               {}                                       {}
     inspect             InspectParams                            InspectResult
     cleanup             key                                      CleanupReply
+    publish_volume      PublishVolumeParams                      PublishVolumeResult
+    unpublish_volume    volume_id                                {}
+    list_volumes        {}                                       ListVolumesResult
+
+The last three are the CSI driver's alone, on a socket of its own.
 
 Descriptors of an acquire, in order: manifest.json, the lease file, then every payload file in
 manifest order, then (with `assets`) every asset in manifest order.
@@ -262,6 +267,56 @@ class CleanupReply(_Message, frozen=True):
     holders: tuple[str, ...] = ()
 
 
+class PublishVolumeParams(_Message, frozen=True):
+    """A pod's volume, as the kubelet describes it; an empty `artifact` asks for the socket alone.
+
+    `target` is where the driver mounts it: kept for the driver, never used by the agent.
+    """
+
+    volume_id: str
+    target: str
+    namespace: str
+    pod: str
+    pod_uid: str
+    service_account: str = ""
+    artifact: str = ""
+
+
+class VolumeContent(_Message, frozen=True):
+    """Which directories of the store hold a volume's bytes; `assets` when there are some."""
+
+    storage_class: str
+    namespace: str
+    key: str
+    assets: bool
+
+
+class PublishVolumeResult(_Message, frozen=True):
+    """`handle` names the volume's folder below the volumes' directory."""
+
+    handle: str
+    content: VolumeContent | None = None
+
+
+class UnpublishVolumeParams(_Message, frozen=True):
+    """End a volume: its socket goes, its lease ends. One that is not there is no error."""
+
+    volume_id: str
+
+
+class ListedVolume(_Message, frozen=True):
+    """A volume that the agent serves."""
+
+    volume_id: str
+    target: str
+
+
+class ListVolumesResult(_Message, frozen=True):
+    """All of them."""
+
+    volumes: tuple[ListedVolume, ...]
+
+
 class Empty(_Message, frozen=True):
     """No fields."""
 
@@ -280,7 +335,12 @@ METHOD_PARAMS: dict[str, type[msgspec.Struct]] = {
     "abort": Empty,
     "inspect": InspectParams,
     "cleanup": CleanupParams,
+    "publish_volume": PublishVolumeParams,
+    "unpublish_volume": UnpublishVolumeParams,
+    "list_volumes": Empty,
 }
+# What the driver's socket serves, and no other.
+VOLUME_METHODS = frozenset({"publish_volume", "unpublish_volume", "list_volumes"})
 
 _request_decoder = msgspec.json.Decoder(Request, strict=True)
 _reply_decoder = msgspec.json.Decoder(Reply, strict=True)

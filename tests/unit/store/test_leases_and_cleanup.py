@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sample_producer import SampleProducer, fine_tune
@@ -46,6 +47,21 @@ def test_a_lease_is_active_while_any_copy_of_its_descriptor_is_open(
     assert store.leases.remove_if_ended(record.lease_id)
     assert store.leases.remove_if_ended(record.lease_id)
     assert os.listdir(root / "leases") == []
+
+
+def test_a_volumes_lease_is_active_without_a_lock_until_it_is_removed(
+    store: LocalStore, root: Path, key: str
+) -> None:
+    record = msgspec.structs.replace(a_record(key), volume="a" * 32)
+    store.leases.grant(record)
+    assert store.leases.scan() == [(record, True)]
+    assert store.leases.holders(key) == (record,)
+    assert not store.leases.remove_if_ended(record.lease_id)
+    assert store.cleanup(key).status is CleanupStatus.ACTIVE_LEASE
+    store.leases.remove_volume(record.lease_id)
+    store.leases.remove_volume(record.lease_id)
+    assert os.listdir(root / "leases") == []
+    assert store.cleanup(key).status is CleanupStatus.REMOVED
 
 
 def test_a_lease_file_is_read_only_and_its_descriptor_too(

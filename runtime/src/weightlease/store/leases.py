@@ -76,9 +76,13 @@ class LeaseDirectory:
         raise OSError(errno.EBUSY, "lease file is locked exclusively", record.lease_id)
 
     def scan(self) -> list[tuple[LeaseRecord, bool]]:
-        """Every readable lease, and whether somebody still holds it."""
+        """Every readable lease, and whether somebody still holds it; a volume always does."""
         found = [(self._read(name), name) for name in self._names()]
-        return [(record, self._is_active(name)) for record, name in found if record is not None]
+        return [
+            (record, bool(record.volume) or self._is_active(name))
+            for record, name in found
+            if record is not None
+        ]
 
     def malformed(self) -> list[str]:
         """Names of files that are no lease record; `remove_if_ended` takes them by their stem."""
@@ -89,7 +93,7 @@ class LeaseDirectory:
         return tuple(record for record, active in self.scan() if active and record.key == key)
 
     def remove_if_ended(self, lease_id: str) -> bool:
-        """Remove the lease file if nobody holds it; True when it is gone."""
+        """Remove the lease file if nobody holds it; True when it is gone. A volume's stays."""
         path = f"{self._directory}/{os.path.basename(lease_id)}{_SUFFIX}"
         try:
             fd = filesystem.open_file(path)
@@ -98,12 +102,20 @@ class LeaseDirectory:
         try:
             if not lock_descriptor(fd, exclusive=True):
                 return False
+            record = self._read(os.path.basename(path))
+            if record is not None and record.volume:
+                return False
             # under the lock, so that whoever waits for it sees that the file has no link left
             with suppress(FileNotFoundError):
                 os.unlink(path)
             return True
         finally:
             os.close(fd)
+
+    def remove_volume(self, lease_id: str) -> None:
+        """End a volume's lease; one that is gone is no error."""
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._directory}/{os.path.basename(lease_id)}{_SUFFIX}")
 
     def _names(self) -> list[str]:
         try:
