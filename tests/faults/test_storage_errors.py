@@ -42,7 +42,7 @@ def publish_and_tell(root: Path, outcome: Path) -> None:
     outcome.write_text(f"{result.status} {code} {retryable}")
 
 
-@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EDQUOT"])
 def test_any_one_failing_system_call_is_survived(
     new_root: NewRoot, tmp_path: Path, error: str
 ) -> None:
@@ -64,7 +64,7 @@ def test_any_one_failing_system_call_is_survived(
             codes.add(FailureCode(code))
             assert FailureCode(code) in TYPED, call
             assert retryable == str(code != FailureCode.PUBLICATION_FAILED), call
-    expected = FailureCode.ENOSPC if error == "ENOSPC" else FailureCode.DOMAIN_UNAVAILABLE
+    expected = FailureCode.DOMAIN_UNAVAILABLE if error == "EIO" else FailureCode.ENOSPC
     assert expected in codes
     assert FailureCode.PUBLICATION_FAILED in codes
 

@@ -20,6 +20,7 @@ import structlog
 from weightlease.errors import WeightLeaseError
 from weightlease_node_agent import __version__
 from weightlease_node_agent.auth import Authenticator, TokenAuthenticator, UidAuthenticator
+from weightlease_node_agent.capacity import Capacity
 from weightlease_node_agent.cluster import Cluster, NodeSeen, WatchLost
 from weightlease_node_agent.connection import Services
 from weightlease_node_agent.domains import Domains
@@ -37,7 +38,7 @@ from weightlease_node_agent.reporter import Reporter
 from weightlease_node_agent.requests import Requests
 from weightlease_node_agent.server import SocketServer
 from weightlease_node_agent.settings import Settings
-from weightlease_node_agent.survey import Surveyor
+from weightlease_node_agent.survey import Publishing, Surveyor
 from weightlease_node_agent.sweeper import Sweeper
 from weightlease_node_agent.volumes.server import VolumeServer
 from weightlease_node_agent.wanted import Wanted
@@ -64,12 +65,27 @@ class Agent:
         self._sums = Run("checksum", _CHECKSUM_THREADS)
         self._pins = Pins(self._run, self._sums, settings.intervals.idle_pin)
         self._leases = Leases(self._pins, self._run, lambda: datetime.now(UTC), self._lease_moved)
-        self._publications = Publications(
-            self._domains, self._pins, self._wanted, limits, self._run, self.metrics, self._changed
-        )
         self._remover = Remover(self._leases, self._pins, self._run, self._changed)
-        self._surveyor = Surveyor(
-            self._domains, self._run, self._leases.of, self._publications.active
+        self._surveyor = Surveyor(self._domains, self._run, self._leases.of, self._publishing)
+        self._capacity = Capacity(
+            settings,
+            self._surveyor,
+            self._domains,
+            self._wanted,
+            self._remover,
+            self.metrics,
+            managed=cluster is not None,
+            on_change=self._changed,
+        )
+        self._publications = Publications(
+            self._domains,
+            self._pins,
+            self._capacity,
+            self._wanted,
+            settings,
+            self._run,
+            self.metrics,
+            self._changed,
         )
         requests = Requests(
             self._domains,
@@ -105,14 +121,20 @@ class Agent:
         self._http = HttpServer(self.metrics.registry, self._problems, self._refresh)
         self._leadership = Leadership(next(iter(settings.roots.values())))
         self._sweeper = Sweeper(
-            self._domains, self._surveyor, self._remover, self._wanted, self._run, self.metrics
+            self._domains,
+            self._surveyor,
+            self._remover,
+            self._wanted,
+            settings.unmanaged,
+            self._run,
+            self.metrics,
         )
         self._reporter: Reporter | None = None
         if cluster is not None:
             self._reporter = Reporter(
                 cluster,
                 node,
-                self._surveyor,
+                self._capacity,
                 self._wanted,
                 settings.intervals,
                 self.metrics,
@@ -181,6 +203,7 @@ class Agent:
     async def _sweep_artifacts(self) -> None:
         if self._leadership.held:
             await self._sweeper.sweep()
+            await self._capacity.relieve()
 
     async def _lead(self) -> None:
         if await self._run(self._leadership.try_take):
@@ -235,6 +258,9 @@ class Agent:
             count=lambda review: self.metrics.reviews.labels(str(review)).inc(),
         )
 
+    def _publishing(self) -> list[Publishing]:
+        return self._publications.active()
+
     def _changed(self) -> None:
         if self._reporter is not None:
             self._reporter.wake()
@@ -270,7 +296,8 @@ class Agent:
         return problems
 
     async def _refresh(self) -> None:
-        self.metrics.observe(await self._surveyor.look())
+        view = await self._capacity.look()
+        self.metrics.observe(view.survey, view.rooms)
 
 
 def _descriptor_share() -> int:

@@ -188,6 +188,7 @@ def peer_of(verdict: TokenVerdict, node: str, credentials: Credentials) -> Peer:
         credentials,
         pod=pod,
         pod_uid=pod_uid,
+        service_account=account,
     )
 
 

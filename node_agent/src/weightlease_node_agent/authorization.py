@@ -1,13 +1,15 @@
 """Who may do what: pure functions over a peer, the node's spec and a request.
 
-The namespace is the boundary. A pod leases what its own namespace holds and publishes what the
-spec's entry for its Job names; a uid of a bare host may do everything.
+The namespace is the boundary. A pod leases what its own namespace holds and what an entry grants to
+it; it publishes what the entry for its Job names, what an entry names its service account for, and,
+where an administrator opened its namespace, keys of its own choosing there. A uid of a bare host
+may do everything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from weightlease.api.weight_node import WantedArtifact
@@ -24,11 +26,15 @@ _RANK = re.compile(r"(?:^|\.)tp(\d+)")
 
 @dataclass(frozen=True)
 class PublicationGrant:
-    """The right to publish one identity; `entry` is what it is for, None on a bare host."""
+    """The right to publish one identity; `entry` is what it is for.
+
+    Without an entry it is a bare host's, or that of a namespace opened for `unmanaged` keys.
+    """
 
     namespace: str
     storage_class: StorageClass
     entry: WantedArtifact | None
+    unmanaged: bool = False
 
 
 def namespace_of(peer: Peer, asked: str) -> str:
@@ -78,25 +84,51 @@ def authorize_publication(
     storage_class: StorageClass,
     namespace: str,
     wanted: Iterable[WantedArtifact],
+    opened: Collection[str] = (),
 ) -> PublicationGrant:
-    """The right of `peer` to publish exactly `identity`.
+    """The right of `peer` to publish exactly `identity`; `opened` namespaces need no entry.
 
     Raises:
         WeightLeaseError: producer_unavailable (retryable) without a matching entry,
             identity_mismatch or storage_class_mismatch where the entry asks for something else.
 
     """
-    own = namespace_of(peer, namespace)
     if peer.kind is not HolderKind.POD:
-        return PublicationGrant(own, storage_class, None)
+        return PublicationGrant(namespace_of(peer, namespace), storage_class, None)
     if not peer.may_publish:
         raise _unavailable(f"the token of {peer} can't be confirmed now; try again")
-    entries = [entry for entry in wanted if _is_job_of(entry, peer)]
-    if not entries:
-        raise _unavailable(f"no entry of this node's spec names a Job of {peer}")
-    entry = next((entry for entry in entries if _same_shard(entry, identity)), entries[0])
-    _require_match(entry, identity, storage_class)
-    return PublicationGrant(own, storage_class, entry)
+    entries = list(wanted)
+    granted = _granted_entry(peer, identity, storage_class, namespace, entries)
+    if granted is not None:
+        return PublicationGrant(granted.namespace, storage_class, granted)
+    own = namespace_of(peer, namespace)
+    of_job = [entry for entry in entries if _is_job_of(entry, peer)]
+    if of_job:
+        entry = next((entry for entry in of_job if _same_shard(entry, identity)), of_job[0])
+        _require_match(entry, identity, storage_class)
+        return PublicationGrant(own, storage_class, entry)
+    if own in opened:
+        return PublicationGrant(own, storage_class, None, unmanaged=True)
+    raise _unavailable(
+        f"no entry of this node's spec names a Job of {peer}, or its service account "
+        f"{peer.namespace}/{peer.service_account or '?'} as a publisher of this key"
+    )
+
+
+def granted_keys(peer: Peer, wanted: Iterable[WantedArtifact], key: str) -> list[WantedArtifact]:
+    """Entries of other namespaces that name `key` and let the pod's namespace lease it."""
+    return [
+        entry
+        for entry in wanted
+        if entry.key == key
+        and entry.namespace != peer.namespace
+        and peer.namespace in entry.access_namespaces
+    ]
+
+
+def may_lease(peer: Peer, entry: WantedArtifact) -> bool:
+    """Whether a pod may lease what an entry names."""
+    return peer.namespace == entry.namespace or peer.namespace in entry.access_namespaces
 
 
 def denied(message: str) -> WeightLeaseError:
@@ -118,6 +150,32 @@ def _is_job_of(entry: WantedArtifact, peer: Peer) -> bool:
         and entry.namespace == peer.namespace
         and entry.job == job
         and _POD_SUFFIX.fullmatch(suffix) is not None
+    )
+
+
+def _granted_entry(
+    peer: Peer,
+    identity: WeightArtifactIdentity,
+    storage_class: StorageClass,
+    namespace: str,
+    entries: Iterable[WantedArtifact],
+) -> WantedArtifact | None:
+    """The entry that names the pod's service account as a publisher of exactly this key.
+
+    Only a key that is fixed: before that, what a canary's Job makes decides for every node.
+    """
+    account = f"{peer.namespace}/{peer.service_account}"
+    return next(
+        (
+            entry
+            for entry in entries
+            if peer.service_account
+            and account in entry.publishers
+            and entry.key == identity.key
+            and entry.storage_class is storage_class
+            and namespace in {"", entry.namespace}
+        ),
+        None,
     )
 
 

@@ -16,7 +16,11 @@ from weightlease.api.weight_node import (
 from weightlease.lease_record import LeaseRecord
 from weightlease.reports import InventoryState
 from weightlease.wire import InspectedArtifact, InspectResult
-from weightlease_node_agent.survey import Found, Survey
+from weightlease_node_agent.capacity import CapacityView
+from weightlease_node_agent.domains import Place
+from weightlease_node_agent.ledger import Account, Room, limits_of
+from weightlease_node_agent.records import UNMANAGED
+from weightlease_node_agent.survey import Found, Root, Survey
 from weightlease_node_agent.wanted import Spec
 
 MAX_HOLDERS = 100
@@ -24,10 +28,14 @@ MAX_HOLDERS = 100
 MAX_INVENTORY = 1500
 MAX_LISTED_HOLDERS = 3000
 MAX_INSPECTED = 1000
+MAX_BLOCKED = 200
 
 
-def status(survey: Survey, spec: Spec, *, agent_version: str, reported_at: str) -> WeightNodeStatus:
+def status(
+    view: CapacityView, spec: Spec, *, agent_version: str, reported_at: str
+) -> WeightNodeStatus:
     """The status of this node's WeightNode."""
+    survey = view.survey
     held = [*_publishing(survey), *(row for found in survey.found for row in _rows(found, spec))]
     held.sort(key=lambda row: (row.namespace, row.storage_class, row.key, row.wanted_id))
     ready = {
@@ -40,23 +48,10 @@ def status(survey: Survey, spec: Spec, *, agent_version: str, reported_at: str) 
         observed_generation=spec.generation,
         agent_version=agent_version,
         reported_at=reported_at,
-        roots=[
-            RootStatus(
-                storage_class=root.storage_class,
-                path=root.path,
-                filesystem=root.filesystem,
-                capacity_bytes=root.capacity_bytes,
-                free_bytes=root.free_bytes,
-            )
-            for root in survey.roots
-        ],
-        domains=[
-            DomainStatus(
-                namespace=place.namespace, storage_class=place.storage_class, domain_uuid=uuid
-            )
-            for place, uuid in survey.domains
-        ],
+        roots=[_root(root, room) for root, room in zip(survey.roots, view.rooms, strict=True)],
+        domains=[_domain(view, place, uuid) for place, uuid in survey.domains],
         inventory=_fitting(held),
+        blocked=sorted(view.blocked, key=lambda row: row.id)[:MAX_BLOCKED],
         ready=f"{wanted_ready}/{len(spec.entries)}",
         leases=sum(len(found.leases) for found in survey.found),
     )
@@ -110,7 +105,7 @@ def _rows(found: Found, spec: Spec) -> Iterator[HeldArtifact]:
     # One row for each entry that the artifact answers or was made for before the entry went, so
     # that none hides behind another and a deletion sees its bytes until they are gone.
     present = {entry.id for entry in spec.entries}
-    gone = [each for each, _ in found.made_for if each not in present]
+    gone = [each for each, _ in found.made_for if each not in {*present, UNMANAGED}]
     for wanted_id in [*references(found, spec), *gone] or [""]:
         yield HeldArtifact(
             namespace=found.place.namespace,
@@ -125,6 +120,34 @@ def _rows(found: Found, spec: Spec) -> Iterator[HeldArtifact]:
             leases=[_holder(record) for record in found.leases[:MAX_HOLDERS]],
             lease_count=len(found.leases),
         )
+
+
+def _root(root: Root, room: Room) -> RootStatus:
+    return RootStatus(
+        storage_class=root.storage_class,
+        path=root.path,
+        filesystem=root.filesystem,
+        capacity_bytes=root.capacity_bytes,
+        free_bytes=root.free_bytes,
+        budget_bytes=room.budget,
+        min_free_bytes=room.floor,
+        used_bytes=room.used,
+        reserved_bytes=room.reserved,
+        evictable_bytes=room.evictable,
+        available_bytes=room.available,
+    )
+
+
+def _domain(view: CapacityView, place: Place, uuid: str) -> DomainStatus:
+    account = view.books.domains.get(place, Account())
+    return DomainStatus(
+        namespace=place.namespace,
+        storage_class=place.storage_class,
+        domain_uuid=uuid,
+        used_bytes=account.used,
+        reserved_bytes=account.unwritten,
+        quota_bytes=limits_of(view.settings, place.storage_class).quota_of(place.namespace),
+    )
 
 
 def _fitting(rows: list[HeldArtifact]) -> list[HeldArtifact]:

@@ -252,14 +252,19 @@ def _held(domain: AgentDomain) -> list[LeaseRecord]:
     for record, active in leases.scan():
         if active or not leases.remove_if_ended(record.lease_id):
             held.append(record)
+        else:
+            domain.records.note_use(record.key)
     for name in leases.malformed():
         leases.remove_if_ended(name.removesuffix(".json"))
     return held
 
 
 def _ended(leases: list[Lease]) -> list[Lease]:
-    return [
+    ended = [
         lease
         for lease in leases
         if lease.domain.store.leases.remove_if_ended(lease.record.lease_id)
     ]
+    for domain, key in {(lease.domain, lease.record.key) for lease in ended}:
+        domain.records.note_use(key)
+    return ended

@@ -6,9 +6,11 @@ Labels are bounded: namespaces are those of existing domains, reasons are enumer
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
+from weightlease_node_agent.ledger import Room
 from weightlease_node_agent.survey import Survey
 
 BUILD = "weightlease_agent_build"
@@ -27,6 +29,13 @@ FREE_BYTES = "weightlease_agent_free_bytes"
 CONNECTIONS = "weightlease_agent_connections"
 PEERS_DROPPED = "weightlease_agent_peers_dropped"
 TOKEN_REVIEWS = "weightlease_agent_token_reviews"  # noqa: S105 - a metric's name
+RESERVED_BYTES = "weightlease_agent_reserved_bytes"
+BUDGET_BYTES = "weightlease_agent_budget_bytes"
+AVAILABLE_BYTES = "weightlease_agent_available_bytes"
+EVICTABLE_BYTES = "weightlease_agent_evictable_bytes"
+CAPACITY_REFUSED = "weightlease_agent_capacity_refused"
+EVICTED = "weightlease_agent_artifacts_evicted"
+EVICTED_BYTES = "weightlease_agent_evicted_bytes"
 SWEPT = "weightlease_agent_artifacts_swept"
 STATUS_WRITES = "weightlease_agent_status_writes"
 SPEC_SYNCED = "weightlease_agent_spec_synced"
@@ -36,6 +45,7 @@ NAMESPACE = "namespace"
 REASON = "reason"
 STATE = "state"
 STORAGE_CLASS = "storage_class"
+LIMIT = "limit"
 OUTCOME = "outcome"
 
 PUBLISHED = "published"
@@ -88,6 +98,39 @@ class Metrics:
         self.free_bytes = Gauge(
             FREE_BYTES, "Free bytes of a class's filesystem", [STORAGE_CLASS], registry=registry
         )
+        self.reserved_bytes = Gauge(
+            RESERVED_BYTES,
+            "Bytes that publications in progress may still write",
+            [STORAGE_CLASS],
+            registry=registry,
+        )
+        self.budget_bytes = Gauge(
+            BUDGET_BYTES,
+            "What artifacts of a class may take together, 0 without a budget",
+            [STORAGE_CLASS],
+            registry=registry,
+        )
+        self.available_bytes = Gauge(
+            AVAILABLE_BYTES,
+            "What the next publication may take at most",
+            [STORAGE_CLASS],
+            registry=registry,
+        )
+        self.evictable_bytes = Gauge(
+            EVICTABLE_BYTES,
+            "Bytes that nothing refers to and nobody leases",
+            [STORAGE_CLASS],
+            registry=registry,
+        )
+        self.capacity_refused = Counter(
+            CAPACITY_REFUSED, "Publications refused for want of room", [LIMIT], registry=registry
+        )
+        self.evicted = Counter(
+            EVICTED, "Artifacts removed to make room", [STORAGE_CLASS], registry=registry
+        )
+        self.evicted_bytes = Counter(
+            EVICTED_BYTES, "Bytes freed to make room", [STORAGE_CLASS], registry=registry
+        )
         self.connections = Gauge(CONNECTIONS, "Open connections", registry=registry)
         self.dropped = Counter(
             PEERS_DROPPED, "Connections ended by the agent", [REASON], registry=registry
@@ -100,8 +143,14 @@ class Metrics:
         self.spec_synced = Gauge(SPEC_SYNCED, "Whether the spec is current", registry=registry)
         self.leader = Gauge(LEADER, "Whether this agent sweeps and reports", registry=registry)
 
-    def observe(self, survey: Survey) -> None:
-        """Take over what the domains hold now."""
+    def observe(self, survey: Survey, rooms: Iterable[Room] = ()) -> None:
+        """Take over what the domains hold now, and what room that leaves."""
+        for room in rooms:
+            name = str(room.storage_class)
+            self.reserved_bytes.labels(name).set(room.reserved)
+            self.budget_bytes.labels(name).set(room.budget)
+            self.available_bytes.labels(name).set(room.available)
+            self.evictable_bytes.labels(name).set(room.evictable)
         self.artifacts.clear()
         states = Tally(
             (found.place.storage_class, "denied" if found.denied else str(found.state))

@@ -41,6 +41,7 @@ class Peer:
     credentials: Credentials
     pod: str = ""
     pod_uid: str = ""
+    service_account: str = ""
     expires_at: float = float("inf")
     may_publish: bool = True
 

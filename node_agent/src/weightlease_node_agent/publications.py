@@ -21,15 +21,18 @@ from weightlease.store.artifact import OpenArtifact
 from weightlease.store.publication import Publication
 from weightlease.wire import BeginParams, BeginResult, PublicationStatus
 from weightlease_node_agent.authorization import PublicationGrant, authorize_publication
+from weightlease_node_agent.capacity import Capacity
 from weightlease_node_agent.channel import Channel, Drop, PeerLostError, ThreadChannel
 from weightlease_node_agent.domains import AgentDomain, Domains, Place
 from weightlease_node_agent.executor import Run
+from weightlease_node_agent.ledger import Claim
 from weightlease_node_agent.limits import Quota, too_many
 from weightlease_node_agent.metrics import PUBLISHED, Metrics
 from weightlease_node_agent.peers import Peer
 from weightlease_node_agent.pins import Pins
+from weightlease_node_agent.records import UNMANAGED
 from weightlease_node_agent.session import Progress, PublicationSession
-from weightlease_node_agent.settings import Limits
+from weightlease_node_agent.settings import Settings
 from weightlease_node_agent.survey import Publishing
 from weightlease_node_agent.wanted import Wanted
 
@@ -48,6 +51,7 @@ class Begun:
     place: Place
     grant: PublicationGrant
     session: PublicationSession | None = None
+    reservation: int = 0
     started: float = 0.0
 
     @property
@@ -72,16 +76,19 @@ class Publications:
         self,
         domains: Domains,
         pins: Pins,
+        capacity: Capacity,
         wanted: Wanted,
-        limits: Limits,
+        settings: Settings,
         run: Run,
         metrics: Metrics,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._domains = domains
         self._pins = pins
+        self._capacity = capacity
         self._wanted = wanted
-        self._limits = limits
+        self._limits = limits = settings.limits
+        self._opened = frozenset(settings.unmanaged)
         self._run = run
         self._threads = Run("publication", limits.publications)
         self._quota = Quota("publications", 2**31, limits.publications_per_peer)
@@ -166,6 +173,7 @@ class Publications:
     async def _wait(self, request: _Request, domain: AgentDomain) -> Begun:
         params = request.params
         deadline = time.monotonic() + min(params.wait_seconds, _MAX_WAIT_SECONDS)
+        made_room = False
         while True:
             self._ended.clear()
             try:
@@ -179,6 +187,10 @@ class Publications:
                     domain.store.begin, request.identity, params.total_bytes, timeout=0.0
                 )
             except WeightLeaseError as error:
+                if error.failure.stage is Stage.CAPACITY and not made_room:
+                    made_room = True
+                    await self._capacity.make_room(_claim(request, domain))
+                    continue
                 if not _worth_waiting(error) or time.monotonic() >= deadline:
                     raise
             else:
@@ -198,6 +210,7 @@ class Publications:
             result = await self._run(_present, found, domain, request.grant)
             self._on_change()
             return Begun(result, request.peer, domain.place, request.grant)
+        reservation = await self._reserve(found, request, domain)
         session = PublicationSession(
             ThreadChannel(request.channel.socket),
             found,
@@ -207,11 +220,29 @@ class Publications:
             published=lambda result: record_made_for(domain, result.key, request.grant),
         )
         result = BeginResult(PublicationStatus.BUILD, request.identity.key)
-        begun = Begun(result, request.peer, domain.place, request.grant, session, time.monotonic())
+        begun = Begun(
+            result,
+            request.peer,
+            domain.place,
+            request.grant,
+            session,
+            reservation,
+            time.monotonic(),
+        )
         self._active.add(begun)
         self._changed()
         log.info("publication begun", key=result.key, peer=str(request.peer), entry=begun.entry_id)
         return begun
+
+    async def _reserve(
+        self, publication: Publication, request: _Request, domain: AgentDomain
+    ) -> int:
+        # Held by this key's build lock: a producer that waits for another reserves nothing.
+        try:
+            return await self._capacity.reserve(_claim(request, domain))
+        except BaseException:
+            await self._run(publication.abort)
+            raise
 
     def _expectation(self, request: _Request) -> str:
         # Asked on the publication's thread when it ends: the spec may have moved on since.
@@ -227,10 +258,12 @@ class Publications:
             _storage_class(params.storage_class),
             params.namespace,
             self._wanted.spec.entries,
+            self._opened,
         )
 
     def _end(self, begun: Begun, session: PublicationSession, outcome: str) -> None:
         self._active.discard(begun)
+        self._capacity.end(begun.reservation)
         self._quota.give(begun.peer.account)
         self._ended.set()
         seconds = time.monotonic() - begun.started
@@ -258,12 +291,24 @@ def _session_of(begun: Begun) -> PublicationSession:
     return begun.session
 
 
+def _claim(request: _Request, domain: AgentDomain) -> Claim:
+    entry = request.grant.entry
+    return Claim(
+        domain.place,
+        request.identity.key,
+        request.params.total_bytes,
+        entry.id if entry else "",
+        unmanaged=request.grant.unmanaged,
+    )
+
+
 def record_made_for(domain: AgentDomain, key: str, grant: PublicationGrant) -> None:
     """Note what an artifact was made for; after the rename nothing may fail the producer."""
-    if grant.entry is None:
+    if grant.entry is None and not grant.unmanaged:
         return
+    made_for = (grant.entry.id, grant.entry.generation) if grant.entry else (UNMANAGED, 0)
     try:
-        domain.records.add(key, grant.entry.id, grant.entry.generation)
+        domain.records.add(key, *made_for)
     except OSError as error:
         log.warning("record is not written", key=key, error=error.strerror)
 
@@ -278,7 +323,8 @@ def _present(found: OpenArtifact, domain: AgentDomain, grant: PublicationGrant) 
                 f"artifact {found.key} is present with manifest {found.manifest_sha256}, the first "
                 f"node fixed {expected}",
             )
-        record_made_for(domain, found.key, grant)
+        if not grant.unmanaged:
+            record_made_for(domain, found.key, grant)
         return BeginResult(
             PublicationStatus.PRESENT,
             found.key,

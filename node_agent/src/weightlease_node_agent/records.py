@@ -1,8 +1,9 @@
-"""What each artifact of a domain was made for; it survives restarts.
+"""What each artifact of a domain was made for, and when it was last leased; survives restarts.
 
     <domain>/agent/<key>.json      0644, owned by the agent's uid, canonical JSON
       {"schema_version": 1, "key": "<64 hex>",
-       "made_for": {"<id of a WeightNode spec entry>": <generation of that entry>}}
+       "made_for": {"<id of a WeightNode spec entry>" or "unmanaged": <that entry's generation>}}
+    <domain>/agent/<key>.used      0644, empty; its modification time is the end of the last lease
 
 One key may serve several entries: two WeightArtifacts of one namespace with one identity. The
 record ties a canary's key to its entry before the operator has fixed it, and lets a name mean its
@@ -12,6 +13,7 @@ finds the artifact present and writes the record again; so it is replaced by ren
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from weightlease.canonical import canonical_json
 from weightlease.identity import is_key
 
 RECORDS_DIRECTORY = "agent"
+# Stands where an entry's id would: a pod published the key, and no entry asked for it.
+UNMANAGED = "unmanaged"
 SCHEMA_VERSION = 1
 MAX_RECORD_BYTES = 256 * 1024
 
@@ -78,6 +82,19 @@ class Records:
         """Forget a key whose artifact is gone."""
         self._records.pop(key, None)
         (self._folder / f"{key}.json").unlink(missing_ok=True)
+        (self._folder / f"{key}.used").unlink(missing_ok=True)
+
+    def note_use(self, key: str) -> None:
+        """A lease of `key` has ended now. What can't be noted is not worth failing for."""
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o755, exist_ok=True)
+            (self._folder / f"{key}.used").touch(mode=0o644)
+
+    def last_use(self, key: str) -> float:
+        """When a lease of `key` last ended, in seconds since the epoch; 0 for never."""
+        with contextlib.suppress(OSError):
+            return (self._folder / f"{key}.used").lstat().st_mtime
+        return 0.0
 
     def _load(self) -> list[MadeFor]:
         if not self._folder.is_dir():

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
 from weightlease.reports import CleanupResult, CleanupStatus, InventoryState
+from weightlease_node_agent.capacity_settings import Unmanaged
 from weightlease_node_agent.domains import AgentDomain, Domains, Place
 from weightlease_node_agent.executor import Run
 from weightlease_node_agent.leases import Leases
 from weightlease_node_agent.pins import Pins
+from weightlease_node_agent.records import UNMANAGED
 from weightlease_node_agent.survey import Found, Survey
 from weightlease_node_agent.wanted import Spec
 
 log = structlog.get_logger(__name__)
+Keeps = Callable[[Found], bool]
 
 
 class Remover:
@@ -45,11 +48,11 @@ class Remover:
 
 
 async def remove_unwanted(
-    survey: Survey, spec: Spec, domains: Domains, remover: Remover
+    survey: Survey, spec: Spec, keeps: Keeps, domains: Domains, remover: Remover
 ) -> list[str]:
     """Remove what the spec no longer names; the keys that went."""
     removed = []
-    for found in unwanted(survey.found, spec):
+    for found in unwanted(survey.found, spec, keeps):
         domain = domains.get(found.place)
         if domain is None:
             continue
@@ -62,31 +65,51 @@ async def remove_unwanted(
     return removed
 
 
-def unwanted(found: Iterable[Found], spec: Spec) -> list[Found]:
+def keep_unmanaged(opened: Mapping[str, Unmanaged], now: float) -> Keeps:
+    """Keeps a key that was published without an entry until it expires; `now` since the epoch."""
+
+    def keeps(found: Found) -> bool:
+        terms = opened.get(found.place.namespace)
+        if terms is None or UNMANAGED not in dict(found.made_for):
+            return False
+        return now - found.last_used < terms.expiry_seconds
+
+    return keeps
+
+
+def unwanted(found: Iterable[Found], spec: Spec, keeps: Keeps = lambda _: False) -> list[Found]:
     """Artifacts that no entry names and no name still means.
 
     Nothing is unwanted unless the spec has been seen and is current. An artifact made for an entry
     that has no key yet stays: it may be the canary's. One of an earlier generation stays until the
-    entry's key is here, because the name means it until then. What is leased stays too.
+    entry's key is here, because the name means it until then. What is leased stays too, and what
+    `keeps` says.
     """
     if not spec.may_remove:
         return []
     candidates = list(found)
-    ready = {
-        (each.place, each.key)
-        for each in candidates
-        if each.state is InventoryState.READY and not each.denied
-    }
+    ready = ready_keys(candidates)
     return [
         each
         for each in candidates
         if each.state is InventoryState.READY
         and not each.leases
-        and not _has_use(each, spec, ready)
+        and not keeps(each)
+        and not refers_to(each, spec, ready)
     ]
 
 
-def _has_use(found: Found, spec: Spec, ready: set[tuple[Place, str]]) -> bool:
+def ready_keys(found: Iterable[Found]) -> set[tuple[Place, str]]:
+    """What can be leased, by where it is."""
+    return {
+        (each.place, each.key)
+        for each in found
+        if each.state is InventoryState.READY and not each.denied
+    }
+
+
+def refers_to(found: Found, spec: Spec, ready: set[tuple[Place, str]]) -> bool:
+    """Whether an entry names an artifact, may come to name it, or still means it."""
     made_for = dict(found.made_for)
     for entry in spec.entries:
         place = Place(entry.namespace, entry.storage_class)

@@ -19,11 +19,11 @@ import structlog
 
 from weightlease.api.weight_node import WeightNodeStatus
 from weightlease_node_agent import __version__
+from weightlease_node_agent.capacity import Capacity
 from weightlease_node_agent.cluster import Cluster, ClusterError, ClusterGoneError
 from weightlease_node_agent.inventory import status
 from weightlease_node_agent.metrics import Metrics
 from weightlease_node_agent.settings import Intervals
-from weightlease_node_agent.survey import Surveyor
 from weightlease_node_agent.wanted import Wanted
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,8 @@ def states(of: WeightNodeStatus) -> frozenset[tuple[object, ...]]:
         )
         for row in of.inventory
     }
-    return frozenset(rows | {("generation", of.observed_generation)})
+    blocked = {("blocked", row.id, row.limit, row.needed_bytes) for row in of.blocked}
+    return frozenset(rows | blocked | {("generation", of.observed_generation)})
 
 
 def is_due(last: Written | None, now: WeightNodeStatus, at: float, intervals: Intervals) -> bool:
@@ -75,7 +76,7 @@ class Reporter:
         self,
         cluster: Cluster,
         node: str,
-        surveyor: Surveyor,
+        capacity: Capacity,
         wanted: Wanted,
         intervals: Intervals,
         metrics: Metrics,
@@ -83,7 +84,7 @@ class Reporter:
     ) -> None:
         self._cluster = cluster
         self._node = node
-        self._surveyor = surveyor
+        self._capacity = capacity
         self._wanted = wanted
         self._intervals = intervals
         self._metrics = metrics
@@ -110,9 +111,8 @@ class Reporter:
                 continue
 
     async def _report(self) -> None:
-        survey = await self._surveyor.look()
         current = status(
-            survey,
+            await self._capacity.look(),
             self._wanted.spec,
             agent_version=__version__,
             reported_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

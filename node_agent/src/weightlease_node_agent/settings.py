@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from weightlease.names import AGENT_METRICS_PORT, SOCKET_PATH, STORE_ROOT, StorageClass
+from weightlease_node_agent.capacity_settings import CapacitySettings, Unmanaged
 
 _Seconds = Annotated[float, Field(gt=0, lt=float("inf"))]
 _Count = Annotated[int, Field(ge=1)]
@@ -114,6 +115,10 @@ class Settings(BaseSettings):
     """port of the same; 0 takes a free one, -1 serves none"""
     limits: Limits = Limits()
     intervals: Intervals = Intervals()
+    capacity: CapacitySettings = CapacitySettings()
+    """what artifacts may take on this node"""
+    unmanaged: dict[str, Unmanaged] = Field(default_factory=dict)
+    """namespaces whose pods may publish keys that no WeightArtifact asks for"""
 
     @model_validator(mode="before")
     @classmethod

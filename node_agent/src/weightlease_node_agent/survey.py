@@ -15,6 +15,7 @@ from weightlease.names import StorageClass
 from weightlease.reports import InventoryEntry, InventoryState
 from weightlease_node_agent.domains import AgentDomain, Domains, Place
 from weightlease_node_agent.executor import Run
+from weightlease_node_agent.node_memory import available_memory
 
 _MAX_READY_BYTES = 64 * 1024
 
@@ -23,7 +24,8 @@ _MAX_READY_BYTES = 64 * 1024
 class Found:
     """One entry of a domain; sizes in bytes, `made_for` pairs spec entry ids with generations.
 
-    `denied` artifacts are there and not to be leased.
+    `denied` artifacts are there and not to be leased. `last_used` (seconds since the epoch) is when
+    the last lease ended, or the artifact was published.
     """
 
     place: Place
@@ -37,6 +39,7 @@ class Found:
     denied: bool = False
     made_for: tuple[tuple[str, int], ...] = ()
     leases: tuple[LeaseRecord, ...] = ()
+    last_used: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,19 @@ class Publishing:
 
 @dataclass(frozen=True)
 class Root:
-    """The filesystem of one storage class; sizes in bytes."""
+    """The filesystem of one storage class; sizes in bytes, no inodes where it counts none.
+
+    `memory_bytes` is what the node's memory still has for it, None for disk.
+    """
 
     storage_class: StorageClass
     path: str
     filesystem: str
     capacity_bytes: int
     free_bytes: int
+    inodes: int = 0
+    free_inodes: int = 0
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +147,9 @@ def look_at_roots(domains: Domains) -> list[Root]:
                 filesystem_type(str(path)),
                 state.f_blocks * state.f_frsize,
                 state.f_bavail * state.f_frsize,
+                state.f_files,
+                state.f_favail,
+                available_memory() if storage_class is StorageClass.MEMORY else None,
             )
         )
     return found
@@ -154,7 +166,7 @@ def _found(domain: AgentDomain, entry: InventoryEntry, denied: dict[str, str]) -
     )
     if entry.state is not InventoryState.READY:
         return plain
-    payload_bytes, manifest_sha256 = _facts(domain, entry.artifact_key)
+    payload_bytes, manifest_sha256, published = _facts(domain, entry.artifact_key)
     made_for = tuple(sorted(domain.records.of(entry.artifact_key).items()))
     return replace(
         plain,
@@ -163,11 +175,12 @@ def _found(domain: AgentDomain, entry: InventoryEntry, denied: dict[str, str]) -
         manifest_sha256=manifest_sha256,
         denied=bool(entry.reason) or entry.artifact_key in denied,
         made_for=made_for,
+        last_used=max(published, domain.records.last_use(entry.artifact_key)),
     )
 
 
-def _facts(domain: AgentDomain, key: str) -> tuple[int, str]:
-    """Payload bytes and manifest digest; zero and empty when the artifact goes meanwhile."""
+def _facts(domain: AgentDomain, key: str) -> tuple[int, str, float]:
+    """Payload bytes, manifest digest, time of publication; nothing once the artifact is gone."""
     folder = domain.path / "artifacts" / key
     try:
         with os.scandir(folder) as entries:
@@ -177,6 +190,7 @@ def _facts(domain: AgentDomain, key: str) -> tuple[int, str]:
                 if entry.name.endswith(PAYLOAD_SUFFIX)
             )
         with open(folder / READY_FILE, "rb") as file:
-            return size, parse_ready(file.read(_MAX_READY_BYTES)).manifest_sha256
+            digest = parse_ready(file.read(_MAX_READY_BYTES)).manifest_sha256
+            return size, digest, os.fstat(file.fileno()).st_mtime
     except (OSError, ManifestError, WeightLeaseError):
-        return 0, ""
+        return 0, "", 0.0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 import structlog
 
 from weightlease.reports import InventoryState
+from weightlease_node_agent.capacity_settings import Unmanaged
 from weightlease_node_agent.domains import Domains
 from weightlease_node_agent.executor import Run
 from weightlease_node_agent.metrics import Metrics
-from weightlease_node_agent.removal import Remover, remove_unwanted
+from weightlease_node_agent.removal import Remover, keep_unmanaged, remove_unwanted
 from weightlease_node_agent.survey import Survey, Surveyor
 from weightlease_node_agent.wanted import Wanted
 
@@ -24,6 +28,7 @@ class Sweeper:
         surveyor: Surveyor,
         remover: Remover,
         wanted: Wanted,
+        opened: Mapping[str, Unmanaged],
         run: Run,
         metrics: Metrics,
     ) -> None:
@@ -31,6 +36,7 @@ class Sweeper:
         self._surveyor = surveyor
         self._remover = remover
         self._wanted = wanted
+        self._opened = opened
         self._run = run
         self._metrics = metrics
 
@@ -40,7 +46,13 @@ class Sweeper:
         await self._remove_leftovers(survey)
         # The spec is read after the look: what was published for an entry is judged by a spec at
         # least as new as the artifact.
-        removed = await remove_unwanted(survey, self._wanted.spec, self._domains, self._remover)
+        removed = await remove_unwanted(
+            survey,
+            self._wanted.spec,
+            keep_unmanaged(self._opened, time.time()),
+            self._domains,
+            self._remover,
+        )
         if removed:
             self._metrics.swept.inc(len(removed))
             log.info("unwanted artifacts removed", keys=removed[:20], count=len(removed))

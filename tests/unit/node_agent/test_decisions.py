@@ -12,6 +12,7 @@ from weightlease.api.weight_node import HeldState, WantedArtifact, WeightNode, W
 from weightlease.errors import FailureCode, WeightLeaseError
 from weightlease.names import ArtifactReference, StorageClass
 from weightlease.reports import InventoryState
+from weightlease_node_agent.capacity import CapacityView
 from weightlease_node_agent.domains import Place
 from weightlease_node_agent.inventory import inspected, status
 from weightlease_node_agent.removal import unwanted
@@ -28,7 +29,7 @@ def spec(*entries: WantedArtifact, seen: bool = True, synced: bool = True) -> Sp
 
 
 def report(survey: Survey, of: Spec) -> WeightNodeStatus:
-    return status(survey, of, agent_version="1", reported_at=NOW)
+    return status(CapacityView(survey), of, agent_version="1", reported_at=NOW)
 
 
 # ---- the spec ----

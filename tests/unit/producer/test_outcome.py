@@ -37,3 +37,17 @@ def test_sigterm_is_interrupted_and_what_nobody_foresaw_is_a_crash() -> None:
     crash = ending(RuntimeError("boom"))
     assert crash.reason is Reason.PRODUCER_CRASHED
     assert crash.message == "RuntimeError: boom"
+
+
+@pytest.mark.parametrize(
+    ("stage", "retryable", "reason"),
+    [
+        (Stage.CAPACITY, True, Reason.INSUFFICIENT_CAPACITY),
+        (Stage.PRODUCTION, False, Reason.AGENT_REFUSED),
+    ],
+)
+def test_a_node_without_room_for_an_artifact_says_so_whatever_the_limit(
+    stage: Stage, retryable: bool, reason: Reason
+) -> None:
+    failure = Failure(stage, FailureCode.ARTIFACT_TOO_LARGE, retryable, "x")
+    assert reason_of(failure) is reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weightlease.errors import Failure, FailureCode, WeightLeaseError
+from weightlease.errors import Failure, FailureCode, Stage, WeightLeaseError
 from weightlease.reasons import EXIT_STATUS, Reason, TerminationMessage
 from weightlease.source.errors import SourceError
 
@@ -45,6 +45,8 @@ WORTH_WAITING = frozenset(
 
 def reason_of(failure: Failure) -> Reason:
     """The reason behind a store's or an agent's failure."""
+    if failure.stage is Stage.CAPACITY and failure.retryable:
+        return Reason.INSUFFICIENT_CAPACITY
     reason = _BY_CODE.get(failure.code, Reason.PUBLICATION_FAILED)
     if failure.retryable and not EXIT_STATUS[reason].retryable:
         # The node says that a new attempt may pass: the Job must not be stopped for good.
