@@ -107,17 +107,7 @@ class Agent:
         )
         self._hub = Hub(services, self.metrics)
         self._server = SocketServer(settings.socket, self._hub.accept)
-        self._volumes: VolumeServer | None = None
-        if settings.volumes is not None:
-            self._volumes = VolumeServer(
-                settings.volumes,
-                services,
-                self._hub.accept,
-                domains=self._domains,
-                leases=self._leases,
-                acquire=requests.lease_for_volume,
-                run=self._run,
-            )
+        self._volumes = self._volume_server(services, requests)
         self._http = HttpServer(self.metrics.registry, self._problems, self._refresh)
         self._leadership = Leadership(next(iter(settings.roots.values())))
         self._sweeper = Sweeper(
@@ -241,6 +231,21 @@ class Agent:
             # Without this work the agent's promises are void: end, and be started again.
             log.critical("background work failed", exc_info=error)
             self.broken.set()
+
+    # ---- parts ----
+
+    def _volume_server(self, services: Services, requests: Requests) -> VolumeServer | None:
+        if self._settings.volumes is None:
+            return None
+        return VolumeServer(
+            self._settings.volumes,
+            services,
+            self._hub.accept,
+            domains=self._domains,
+            leases=self._leases,
+            acquire=requests.lease_for_volume,
+            run=self._run,
+        )
 
     # ---- callbacks ----
 
