@@ -16,6 +16,8 @@ class FaultKind(StrEnum):
     STALL = "stall"  # send half, then nothing until the server stops
     MOVED = "moved"  # answer with the header of another commit
     LINK = "link"  # page on to `headers["Link"]`, whatever it is
+    COMPRESS = "compress"  # answer with gzip, whatever the client accepts
+    LISTING = "listing"  # list `entries` instead of the tree
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Fault:
     times: int = 1
     status: int = 503
     headers: dict[str, str] = field(default_factory=dict)
+    entries: tuple[object, ...] = ()
 
 
 class Faults:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from http import HTTPStatus
@@ -112,6 +113,10 @@ class Handler(BaseHTTPRequestHandler):
         return repository
 
     def _serve_tree(self, repository: Repository, path: str, query: dict[str, list[str]]) -> None:
+        fault = self._fault(FaultKind.LISTING)
+        if fault is not None:
+            self._send_json(fault.entries)
+            return
         prefix = f"{path}/" if path else ""
         entries = [
             file.tree_entry() for file in repository.files.values() if file.path.startswith(prefix)
@@ -125,7 +130,7 @@ class Handler(BaseHTTPRequestHandler):
             where = urlsplit(self.path).path
             more = urlencode({"recursive": "true", "cursor": str(end)})
             headers["Link"] = f'<{self._own_origin()}{where}?{more}>; rel="next"'
-        fault = self.hub.faults.take(self.command, self.path, frozenset({FaultKind.LINK}))
+        fault = self._fault(FaultKind.LINK)
         if fault is not None:
             headers["Link"] = fault.headers["Link"]
         self._send_json(entries[start:end], headers)
@@ -137,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
                 HTTPStatus.NOT_FOUND,
                 {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": repository.commit},
             )
-        moved = self.hub.faults.take(self.command, self.path, frozenset({FaultKind.MOVED}))
+        moved = self._fault(FaultKind.MOVED)
         headers = {"X-Repo-Commit": "f" * 40 if moved else repository.commit}
         if not file.sha256:
             self._send_bytes(file, {**headers, "ETag": f'"{file.etag}"'})
@@ -158,7 +163,14 @@ class Handler(BaseHTTPRequestHandler):
             raise _Answer(HTTPStatus.NOT_FOUND)
         self._send_bytes(file, {"ETag": f'"{sha256}"'})
 
+    def _fault(self, kind: FaultKind) -> Fault | None:
+        return self.hub.faults.take(self.command, self.path, frozenset({kind}))
+
     def _send_bytes(self, file: HubFile, headers: dict[str, str]) -> None:
+        if self._fault(FaultKind.COMPRESS):
+            with open(file.location, "rb") as source:
+                self._send_compressed(headers, source.read())
+            return
         start, end, status = 0, file.size, HTTPStatus.OK
         if match := _RANGE.fullmatch(self.headers.get("Range", "")):
             start = int(match[1])
@@ -200,7 +212,13 @@ class Handler(BaseHTTPRequestHandler):
     def _send_json(self, value: object, headers: dict[str, str] | None = None) -> None:
         body = json.dumps(value).encode()
         content = {"Content-Type": "application/json", **(headers or {})}
-        self._send(HTTPStatus.OK, content, body)
+        if self._fault(FaultKind.COMPRESS):
+            self._send_compressed(content, body)
+        else:
+            self._send(HTTPStatus.OK, content, body)
+
+    def _send_compressed(self, headers: dict[str, str], body: bytes) -> None:
+        self._send(HTTPStatus.OK, {**headers, "Content-Encoding": "gzip"}, gzip.compress(body))
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self._send_head(status, headers, len(body))

@@ -193,6 +193,57 @@ def test_a_short_wait_that_the_hub_asks_for_is_kept_and_a_long_one_is_not(hub: H
     assert len(hub.server.requests) == 2
 
 
+def test_a_long_wait_in_the_hubs_own_header_is_not_kept_either(hub: HubSetup) -> None:
+    patient = HubAccess(hub.server.endpoint, retries=2)
+    for seconds in ("0", "86400"):
+        headers = {"RateLimit": f'"api";r=0;t={seconds}', "RateLimit-Policy": '"api";q=5;w=300'}
+        hub.server.fault(Fault(FaultKind.STATUS, "/tree/", status=429, headers=headers))
+    commit = hub.repository.commit
+    with HubSource("org/small", commit, scratch=str(hub.scratch), access=patient) as source:
+        error = refused(source.files)
+    assert error.reason is Reason.SOURCE_RATE_LIMITED
+    assert "86400" in error.failure.message
+    assert len(hub.server.requests) == 2
+
+
+@pytest.mark.parametrize("where", ["/tree/", "config.json", "/storage/"])
+def test_a_compressed_answer_is_refused_before_anything_unpacks_it(
+    hub: HubSetup, where: str
+) -> None:
+    hub.server.fault(Fault(FaultKind.COMPRESS, where, method="GET", times=9))
+    error = refused(lambda: produced(hub.source()))
+    assert error.reason is Reason.SOURCE_MALFORMED
+    assert "compressed (gzip)" in error.failure.message
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"path": "n" * 300 + ".safetensors"}, "than 255"),
+        ({"path": "n" * 300 + ".json"}, "than 255"),
+        # what the client writes beside a file is longer than the file's own name
+        ({"path": "n" * 240 + ".safetensors", "lfs": None}, "too long"),
+        ({"path": "a\\..\\b.json"}, "plain"),
+        ({"path": "/a.safetensors"}, "subfolder"),
+        ({"path": "/a.json"}, "plain"),
+        ({"size": 2**63}, "size"),
+        ({"size": "10"}, "size"),
+        ({"oid": "../../x"}, "digest"),
+    ],
+)
+def test_a_listing_that_no_file_can_be_made_of_is_malformed_for_good(
+    hub: HubSetup, entry: dict[str, object], told: str
+) -> None:
+    lfs = {"oid": "c" * 64, "size": 10, "pointerSize": 1}
+    good = {"type": "file", "path": "a.safetensors", "size": 10, "oid": "b" * 40, "lfs": lfs}
+    listed = (good, {**good, "path": "b.safetensors", **entry})
+    hub.server.fault(Fault(FaultKind.LISTING, "/tree/", entries=listed))
+    error = refused(lambda: snapshot(hub.source(), SPEC))
+    assert error.reason is Reason.SOURCE_MALFORMED
+    assert not error.failure.retryable
+    assert told in error.failure.message
+
+
 def test_a_hub_that_nobody_serves_is_unavailable(hub: HubSetup) -> None:
     source = hub.source()
     hub.server.__exit__(None, None, None)

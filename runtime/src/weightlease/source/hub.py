@@ -42,6 +42,8 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 MAX_KEPT_BYTES = 16 * 1024 * 1024
 # What a file's answer may be longer than the file: bodies of redirects and errors.
 _BODY_SLACK = 64 * 1024
+# No file system holds a larger file.
+_MAX_FILE_BYTES = 2**63 - 1
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -199,8 +201,8 @@ class HubSource:
         sha256 = entry.lfs.sha256 if entry.lfs is not None else ""
         if not isinstance(path, str) or not path.startswith(self._prefix):
             raise malformed(f"{self.name} lists {path!r}, which is not below the component")
-        if type(size) is not int or size < 0:
-            raise malformed(f"{self.name} lists {path!r} with size {size!r}")
+        if type(size) is not int or not 0 <= size <= _MAX_FILE_BYTES:
+            raise malformed(f"{self.name} lists {path!r} with size {str(size)[:40]!r}")
         if not isinstance(sha1, str) or _COMMIT.fullmatch(sha1) is None:
             raise malformed(f"{self.name} lists {path!r} without a git digest")
         if sha256 and _SHA256.fullmatch(sha256) is None:

@@ -7,7 +7,7 @@ import errno
 from weightlease.errors import WeightLeaseError
 from weightlease.reasons import Reason
 from weightlease.source.errors import SourceError
-from weightlease.source.hub_http import GaveUp, Moved, TooLong
+from weightlease.source.hub_http import Compressed, GaveUp, Moved, TooLong
 
 _BY_STATUS = {
     401: Reason.SOURCE_UNAUTHORIZED,
@@ -40,6 +40,11 @@ def translate(error: Exception, what: str) -> WeightLeaseError:
     fixed: tuple[tuple[type[Exception], Reason, str], ...] = (
         (Moved, Reason.SOURCE_CHANGED, f"the server answered for commit {error}"),
         (TooLong, Reason.SOURCE_MALFORMED, str(error)),
+        (
+            Compressed,
+            Reason.SOURCE_MALFORMED,
+            f"the answer is compressed ({error}), which was not asked for; let no proxy compress",
+        ),
         (hub.HFValidationError, Reason.REQUEST_INVALID, "not a valid repository id"),
         (
             hub.GatedRepoError,
@@ -71,7 +76,11 @@ def _other(error: Exception, what: str) -> SourceError:
         return SourceError(
             Reason.INSUFFICIENT_CAPACITY, f"{what}: the scratch volume is full; enlarge it"
         )
-    if isinstance(error, KeyError | TypeError | AttributeError | ValueError):
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return SourceError(
+            Reason.SOURCE_MALFORMED, f"{what}: its name is too long for the scratch volume"
+        )
+    if isinstance(error, KeyError | TypeError | AttributeError | ValueError | RecursionError):
         return SourceError(
             Reason.SOURCE_MALFORMED, f"{what}: the answer is not the Hub's: {type(error).__name__}"
         )

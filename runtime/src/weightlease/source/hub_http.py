@@ -2,13 +2,15 @@
 
 The Hub's client decides what to ask and when to ask again; this bounds it. The token goes to the
 endpoint's own origin and nowhere else, whatever redirects and page links say. Every request has
-timeouts. Bodies are neither compressed nor longer than expected. Retries, and waits that the
-server asks for, are bounded. An answer for another commit than the one asked for is refused. Xet
-storage is not used: its client buffers without a bound that we could set.
+timeouts. Bodies are neither compressed nor longer than expected: a compressed one, which the client
+would unpack whatever its size, is refused. Retries, and waits that the server asks for, are
+bounded. An answer for another commit than the one asked for is refused. Xet storage is not used:
+its client buffers without a bound that we could set.
 """
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from collections.abc import Callable, Iterator
 
@@ -19,6 +21,8 @@ MAX_LISTING_PAGE_BYTES = 64 * 1024 * 1024
 MAX_RETRY_AFTER_SECONDS = 30.0
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _COMMIT = "x-repo-commit"
+# "api";r=0;t=55: none left of a window that ends in 55 seconds, which the client would wait for
+_WINDOW_ENDS = re.compile(r"t\s*=\s*(\d+)")
 
 
 class GaveUp(Exception):
@@ -35,6 +39,10 @@ class Moved(Exception):
 
 class TooLong(Exception):
     """A body went past what was expected of it."""
+
+
+class Compressed(Exception):
+    """A body came in the encoding it names, which we had asked the server not to use."""
 
 
 class BoundedTransport(httpx2.BaseTransport):
@@ -55,7 +63,7 @@ class BoundedTransport(httpx2.BaseTransport):
         self.on_bytes: Callable[[int], None] = _ignore
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request; raises GaveUp, Moved and the client's own transport errors."""
+        """Send one request; raises GaveUp, Moved, Compressed and the client's transport errors."""
         if _origin(request.url) != self._origin:
             request.headers.pop("authorization", None)
         request.headers["accept-encoding"] = "identity"
@@ -73,6 +81,10 @@ class BoundedTransport(httpx2.BaseTransport):
             )
         else:
             self._failures = 0
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.strip().lower() not in {"", "identity"}:
+            response.close()
+            raise Compressed(encoding[:64])
         named = response.headers.get(_COMMIT, self._commit)
         if named != self._commit:
             raise Moved(named[:64])
@@ -100,9 +112,11 @@ class BoundedTransport(httpx2.BaseTransport):
             raise GaveUp(f"{message}, attempt {self._failures}", status)
 
     def _refuse_long_wait(self, response: httpx2.Response) -> None:
-        asked = response.headers.get("retry-after", "")
-        if asked.isdecimal() and float(asked) > MAX_RETRY_AFTER_SECONDS:
-            raise GaveUp(f"asked to wait {asked[:12]} s", response.status_code)
+        after = response.headers.get("retry-after", "").strip()
+        asked = _WINDOW_ENDS.findall(response.headers.get("ratelimit", ""))
+        for seconds in [*asked, after] if after.isdecimal() else asked:
+            if float(seconds) > MAX_RETRY_AFTER_SECONDS:
+                raise GaveUp(f"asked to wait {seconds[:12]} s", response.status_code)
 
     def _bounded(self, response: httpx2.Response) -> httpx2.Response:
         headers = [
