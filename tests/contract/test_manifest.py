@@ -100,6 +100,7 @@ def test_the_content_digest_does_not_depend_on_how_tensors_are_split_over_files(
         (["files", 0, "file_name"], ".."),
         (["files", 0, "file_name"], "a/b.safetensors"),
         (["files", 0, "file_name"], "a\0.safetensors"),
+        (["files", 0, "file_name"], "é" * 128),
         (["files", 0, "size"], -1),
         (["files", 0, "sha256"], "A" * 64),
         (["tensors", 0, "file_name"], "b.safetensors"),
@@ -133,6 +134,24 @@ def test_tensors_are_sorted_unique_and_share_no_storage() -> None:
 def test_an_asset_path_that_could_leave_its_tree_is_refused(path: str) -> None:
     with pytest.raises(ManifestError):
         m.require_asset_path(path)
+
+
+@pytest.mark.parametrize("path", ["é" * 128, "\ud800", "\udcff/x", "d/" * 512 + "x"])
+def test_an_asset_path_that_no_file_system_holds_is_refused(path: str) -> None:
+    with pytest.raises(ManifestError):
+        m.require_asset_path(path)
+
+
+@pytest.mark.parametrize("path", ["é" * 127, "x" * 255, "d/" * 511 + "xx", "a\nb", "a b"])
+def test_an_asset_path_may_be_as_long_and_odd_as_a_file_system_holds(path: str) -> None:
+    m.require_asset_path(path)
+
+
+@pytest.mark.parametrize("paths", [("a", "a"), ("a", "a/b"), ("a", "b", "a/c/d"), ("a/b", "a/b/c")])
+def test_files_that_cannot_lie_in_one_folder_are_refused(paths: tuple[str, ...]) -> None:
+    with pytest.raises(ManifestError):
+        m.require_one_tree(paths)
+    m.require_one_tree(("a/b", "a/c", "ab", "a.b"))
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{" * 50_000, b'{"schema_version":1}'])

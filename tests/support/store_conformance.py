@@ -246,6 +246,14 @@ class StoreConformance:
         producer = SampleProducer(payloads={PAYLOAD: damaged})
         self._fails(world, producer, FailureCode.MANIFEST_CORRUPT)
 
+    @pytest.mark.parametrize("paths", [(PAYLOAD,), (f"{PAYLOAD}/config.json",), ("a", "a/b")])
+    def test_files_that_no_lease_could_lay_out_are_never_published(
+        self, world: StoreWorld, paths: tuple[str, ...]
+    ) -> None:
+        clashing = SampleProducer(assets=dict.fromkeys(paths, b"1"))
+        assert code(world.open().get_or_build(clashing)) is FailureCode.MANIFEST_CORRUPT
+        assert world.open().lookup(fine_tune(0)).status is StoreStatus.MISS
+
     def test_an_error_of_the_writer_reaches_the_producer(self, world: StoreWorld) -> None:
         seen: list[WeightLeaseError] = []
 

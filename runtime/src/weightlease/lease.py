@@ -40,7 +40,7 @@ from weightlease.lease_mapping import (
     TensorLocation,
     require_regular_file,
 )
-from weightlease.manifest import Manifest, require_asset_path, require_payload_name
+from weightlease.manifest import Manifest, require_one_tree, require_payload_name
 from weightlease.policy import Validation
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class WeightLease:
         for asset, fd in zip(assets, asset_fds, strict=True):
             require_regular_file(asset.path, fd, asset.size)
             self._assets[asset.path] = fd
-        _require_one_tree([*self._payloads, *self._assets])
+        require_one_tree([*self._payloads, *self._assets])
 
     def _view(
         self, name: str, make: Callable[[memoryview, TensorLocation], tuple[ViewT, object]]
@@ -357,18 +357,6 @@ class _LazyViews(Mapping[str, ViewT]):
 
     def __len__(self) -> int:
         return len(self._lease.names())
-
-
-def _require_one_tree(paths: list[str]) -> None:
-    seen = set(paths)
-    if len(seen) != len(paths):
-        raise ManifestError("an asset has the name of a payload file")
-    for path in paths:
-        require_asset_path(path)
-        parents = path.split("/")[:-1]
-        for depth in range(1, len(parents) + 1):
-            if "/".join(parents[:depth]) in seen:
-                raise ManifestError(f"{path!r} lies below a name that is a file")
 
 
 _open_leases: weakref.WeakSet[WeightLease] = weakref.WeakSet()

@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -42,6 +43,9 @@ PAYLOAD_SUFFIX = ".safetensors"
 SCHEMA_VERSION = 1
 INTEGRITY_MODE = "full_checksum"
 MAX_METADATA_BYTES = 64 * 1024 * 1024
+# The longest name that Linux file systems hold, and a path that fits below any folder.
+MAX_NAME_BYTES = 255
+MAX_ASSET_PATH_BYTES = 1024
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX_DIGITS = b"0123456789abcdef"
@@ -264,18 +268,19 @@ def parse_assets(format_metadata: dict[str, Any]) -> tuple[AssetEntry, ...]:
 
 
 def require_payload_name(name: str) -> None:
-    """A payload name is one plain basename; anything else could leave the artifact directory.
+    """A payload name is one plain basename that a file system holds; else it could leave its root.
 
     Raises:
         ManifestError: the name and why it is refused.
 
     """
     if not name or "/" in name or name in {".", ".."} or "\0" in name:
-        raise ManifestError(f"payload file name {name!r} is not one plain basename")
+        raise ManifestError(f"payload file name {name[:300]!r} is not one plain basename")
+    _require_file_name("payload file name", name)
 
 
 def require_asset_path(path: str) -> None:
-    """An asset path is relative, normal and has no `..`.
+    """An asset path is relative, normal, has no `..` and fits a file system.
 
     Raises:
         ManifestError: the path and why it is refused.
@@ -283,12 +288,42 @@ def require_asset_path(path: str) -> None:
     """
     parts = path.split("/")
     if not path or "\0" in path or "\\" in path or any(part in {"", ".", ".."} for part in parts):
-        raise ManifestError(f"asset path {path!r} is not a plain relative path")
-    # No character has more than four bytes.
-    if len(path) * 4 > 255 and any(
-        len(part.encode("utf-8", "surrogatepass")) > 255 for part in parts
-    ):
-        raise ManifestError(f"asset path {path!r} has a part of more than 255 bytes")
+        raise ManifestError(f"asset path {path[:300]!r} is not a plain relative path")
+    for part in parts:
+        _require_file_name("a part of an asset path", part)
+    size = len(path) if path.isascii() else len(path.encode())
+    if size > MAX_ASSET_PATH_BYTES:
+        raise ManifestError(
+            f"asset path {path[:300]!r} has {size} bytes, more than {MAX_ASSET_PATH_BYTES}"
+        )
+
+
+def require_one_tree(paths: Sequence[str]) -> None:
+    """Payloads and assets lie in one folder for their readers: no name twice, none below a file.
+
+    Raises:
+        ManifestError: the path that has no place.
+
+    """
+    files = set(paths)
+    if len(files) != len(paths):
+        raise ManifestError("an asset has the name of a payload file")
+    for path in paths:
+        parts = path.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            if "/".join(parts[:depth]) in files:
+                raise ManifestError(f"{path[:300]!r} lies below a name that is a file")
+
+
+def _require_file_name(what: str, name: str) -> None:
+    if name.isascii() and len(name) <= MAX_NAME_BYTES:
+        return
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise ManifestError(f"{what}: {name[:300]!r} is not valid unicode") from error
+    if size > MAX_NAME_BYTES:
+        raise ManifestError(f"{what}: {name[:300]!r} has {size} bytes, more than {MAX_NAME_BYTES}")
 
 
 def _validate_tensors(tensors: tuple[TensorEntry, ...]) -> None:

@@ -28,6 +28,7 @@ from weightlease.manifest import (
     TensorKind,
     content_sha256,
     contiguous_stride,
+    require_one_tree,
     validate_manifest,
 )
 from weightlease.safetensors_format import Header, stored_form
@@ -102,6 +103,9 @@ def build(
         format_metadata=_format_metadata(metadata, assets),
     )
     validate_manifest(manifest)
+    require_one_tree(
+        [*(one.file_name for one in manifest.files), *(one.path for one in manifest.assets)]
+    )
     try:
         data = manifest.canonical_bytes
     except (TypeError, ValueError, RecursionError) as error:
