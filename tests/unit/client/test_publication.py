@@ -46,6 +46,24 @@ def take_file(peer: Peer, size: int) -> tuple[wire.FileDeclaration, list[int], b
     return declared.files[0], sizes, data
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 3e6])
+def test_a_wait_longer_than_the_kernel_and_the_wire_can_say_is_a_long_one(
+    socket_path: Path, seconds: float
+) -> None:
+    asked: list[float] = []
+
+    def play(peer: Peer) -> None:
+        peer.hello()
+        request_id, params = peer.request("begin_publication")
+        assert isinstance(params, wire.BeginParams)
+        asked.append(params.wait_seconds)
+        peer.send(wire.encode_result(request_id, PRESENT))
+
+    with ScriptedAgent(socket_path, play), store(socket_path, timeout=1e9) as agent:
+        assert agent.begin(identity(), 1, wait_seconds=seconds).present
+    assert 24 * 3600 < asked[0] <= seconds
+
+
 def test_files_are_streamed_in_large_pieces_without_an_answer_to_each(socket_path: Path) -> None:
     body = bytes(range(256)) * (5 * wire.MAX_WRITE_BYTES // 512)
     taken: list[tuple[wire.FileDeclaration, list[int], bytes]] = []

@@ -38,6 +38,8 @@ from weightlease.store.protocol import WeightProducer
 
 _IDLE_CONNECTIONS = 4
 _DEFAULT_WAIT_SECONDS = 600.0
+# The wire has no infinity, and an agent waits less.
+_LONGEST_WAIT_SECONDS = 7 * 24 * 3600.0
 _OUTCOME = {
     FailureCode.LOCAL_MISS: StoreStatus.MISS,
     FailureCode.ACTIVE_BUILD_TIMEOUT: StoreStatus.TIMEOUT,
@@ -159,6 +161,7 @@ class AgentStore:
             WeightLeaseError: not allowed, no room, or another builder did not end in time.
 
         """
+        wait_seconds = min(wait_seconds, _LONGEST_WAIT_SECONDS)
         params = wire.BeginParams(
             identity.to_dict(), total_bytes, wait_seconds, storage_class, namespace
         )

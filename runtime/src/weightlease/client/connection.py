@@ -34,6 +34,8 @@ _RECEIVE_BYTES = 64 * 1024
 _SEND_BUFFER_BYTES = 1024 * 1024
 # As a plain number: the flag's own type makes each comparison cost microseconds.
 _TRUNCATED = int(socket.MSG_CTRUNC)
+# What poll takes; weeks after which no answer will come.
+_LONGEST_POLL_MS = 2**31 - 1
 _INT_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_FDS_PER_FRAME * _INT_BYTES)
 _TIMEVAL = struct.Struct("ll")
@@ -297,7 +299,7 @@ class Connection:
     def _wait(self, events: int, deadline: float) -> None:
         self._poll.modify(self._socket, events)
         remaining = deadline - time.monotonic()
-        if remaining <= 0 or not self._poll.poll(remaining * 1000):
+        if remaining <= 0 or not self._poll.poll(min(remaining * 1000, _LONGEST_POLL_MS)):
             self.close()
             raise AgentUnreachableError("the agent did not answer in time")
 
