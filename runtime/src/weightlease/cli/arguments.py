@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from weightlease.cli import exit_codes
@@ -31,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="weightlease",
         description="Publish, inspect and lease model weights on this host.",
-        epilog=exit_codes.table(),
+        epilog=exit_codes.TABLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -57,7 +58,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _publish(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     publish = _command(commands, "publish", "publish a local checkpoint folder, file for file")
-    publish.add_argument("source", metavar="SOURCE_DIR", help="a folder with safetensors files")
+    publish.add_argument(
+        "source", metavar="SOURCE_DIR", type=_path, help="a folder with safetensors files"
+    )
     publish.add_argument(
         "--model-id", default="", help="whose weights these are; default: the folder's path"
     )
@@ -79,12 +82,20 @@ def _publish(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     publish.add_argument("--namespace", default="", help="whose artifact, on a bare host's agent")
 
 
+def _path(text: str) -> str:
+    # An unset variable of a script must not mean the current folder.
+    if not text:
+        raise argparse.ArgumentTypeError("a path must not be empty")
+    # `--root=~/weights` reaches us as it is
+    return os.path.expanduser(text)
+
+
 def _command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=f"{text}.".capitalize())
     target = command.add_mutually_exclusive_group()
-    target.add_argument("--root", metavar="PATH", help="a store root on this host")
+    target.add_argument("--root", metavar="PATH", type=_path, help="a store root on this host")
     target.add_argument(
         "--socket", metavar="PATH", help=f"an agent's socket; default: {ENV_SOCKET}, else the pod's"
     )

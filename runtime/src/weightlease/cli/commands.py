@@ -18,6 +18,7 @@ from weightlease.cli.output import (
     print_error,
     print_fields,
     print_json,
+    print_line,
     print_table,
 )
 from weightlease.cli.targets import Target
@@ -62,7 +63,7 @@ def publish(arguments: argparse.Namespace, target: Target) -> int:
         )
     else:
         size = human_bytes(published.payload_bytes)
-        print(f"{published.key} {_STATUS_TEXT[published.status]}, {size}")
+        print_line(f"{published.key} {_STATUS_TEXT[published.status]}, {size}")
     return ExitCode.OK
 
 
@@ -133,7 +134,7 @@ def verify(arguments: argparse.Namespace, target: Target) -> int:
         results.append(result)
         if arguments.output == "table":
             verdict = f"{human_bytes(result['bytes'])} valid" if result["valid"] else ""
-            print(f"{artifact} {verdict or result['message']}", flush=True)
+            print_line(f"{artifact} {verdict or result['message']}")
     if arguments.output == "json":
         print_json({"artifacts": results})
     return worst
@@ -143,7 +144,7 @@ def lease(arguments: argparse.Namespace, target: Target) -> int:
     if arguments.run:
         with target.lease(arguments.artifact) as held:
             return holding.run_with(held, arguments.run)
-    with holding.ending_signals_held(), target.lease(arguments.artifact) as held:
+    with target.lease(arguments.artifact) as held, holding.ending_signals_held():
         if arguments.output == "json":
             print_json(
                 {
@@ -179,7 +180,7 @@ def cleanup(arguments: argparse.Namespace, target: Target) -> int:
             }
         )
     else:
-        print(f"{arguments.key} {_cleanup_text(result)}")
+        print_line(f"{arguments.key} {_cleanup_text(result)}")
     if result.failure is not None:
         error = WeightLeaseError(result.failure)
         print_error(error, arguments.output)

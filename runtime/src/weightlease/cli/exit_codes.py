@@ -1,5 +1,14 @@
-"""How the command line ends. Scripts rely on these numbers: they are never reused.
+"""How the command line ends. Scripts rely on these numbers: they are never reused."""
 
+from __future__ import annotations
+
+from enum import IntEnum
+
+from weightlease.errors import FailureCode, WeightLeaseError
+from weightlease.reasons import Reason
+from weightlease.source.errors import SourceError
+
+TABLE = """exit codes:
     code  meaning       typical cause
     0     done          also: published before, lease ended by a signal
     1     failed        anything not listed below
@@ -10,18 +19,9 @@
     6     unreachable   no agent behind the socket, store not usable
     7     refused       not authenticated, not allowed, or the root is a running agent's
     8     no room       disk full or a limit reached
-    130   interrupted   Ctrl-C during a publish or verify
+    130   interrupted   Ctrl-C before the work was done
 
-`weightlease lease … -- command` ends with the command's own code, 128 + n if signal n ended it.
-"""
-
-from __future__ import annotations
-
-from enum import IntEnum
-
-from weightlease.errors import FailureCode, WeightLeaseError
-from weightlease.reasons import Reason
-from weightlease.source.errors import SourceError
+weightlease lease … -- command ends with the command's own code, 128 + n if signal n ended it."""
 
 
 class ExitCode(IntEnum):
@@ -78,9 +78,3 @@ def exit_code(error: WeightLeaseError) -> ExitCode:
     if isinstance(error, SourceError) and error.reason in _BY_REASON:
         return _BY_REASON[error.reason]
     return _BY_FAILURE.get(error.failure.code, ExitCode.FAILED)
-
-
-def table() -> str:
-    """The table above, for `--help`."""
-    lines = (__doc__ or "").split("\n\n", 1)[1].rstrip().splitlines()
-    return "exit codes:\n" + "\n".join(line.replace("`", "") for line in lines)

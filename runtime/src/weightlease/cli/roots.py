@@ -34,11 +34,12 @@ def open_root(root: str, *, create: bool) -> LocalStore:
     """The store at `root`.
 
     Raises:
-        WeightLeaseError: local_miss where there is none and `create` is false; else as LocalStore.
+        WeightLeaseError: local_miss where there is none and `create` is false; permission_denied
+            where it may not be looked at; else as LocalStore.
 
     """
     path = os.path.realpath(root)
-    exists = os.path.exists(os.path.join(path, DOMAIN_FILE))
+    exists = _is_domain(path)
     if not exists and not create:
         raise WeightLeaseError.of(
             Stage.LOOKUP,
@@ -48,6 +49,22 @@ def open_root(root: str, *, create: bool) -> LocalStore:
     if exists:
         _become_owner(path)
     return LocalStore(path, _policy(path))
+
+
+def require_apart(root: str, source: str) -> None:
+    """Refuse a root in the very folder that is to be published: its files would be assets.
+
+    Raises:
+        WeightLeaseError: invalid_config.
+
+    """
+    inner, outer = os.path.realpath(root), os.path.realpath(source)
+    if os.path.commonpath((inner, outer)) == outer:
+        raise WeightLeaseError.of(
+            Stage.CONFIGURATION,
+            FailureCode.INVALID_CONFIG,
+            f"the store root {root} lies in the source {source}; choose a root outside of it",
+        )
 
 
 def require_no_agent(root: str, command: str) -> None:
@@ -89,6 +106,21 @@ def _is_held(lock: str) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def _is_domain(path: str) -> bool:
+    try:
+        os.stat(os.path.join(path, DOMAIN_FILE))
+    except PermissionError as error:
+        raise WeightLeaseError.of(
+            Stage.ACCESS,
+            FailureCode.PERMISSION_DENIED,
+            f"the store at {path} may not be looked at by uid {os.geteuid()}; "
+            "be its owner or root, or ask its agent with --socket",
+        ) from error
+    except OSError:
+        return False
+    return True
 
 
 def _policy(path: str) -> DomainPolicy:
