@@ -106,10 +106,11 @@ test: venv packages  ## everything, set-up included
 # ---- generated files ----
 
 .PHONY: generate
-generate: venv  ## write what is made from code: the custom resource definitions and docs/metrics.md
+generate: venv  ## write what is made from code: the custom resource definitions, docs/metrics.md and the matrix in docs/security.md
 	$(BIN)/python -m weightlease.api.generate crds
 	$(BIN)/python -m weightlease.api.generate charts/weightlease/crds
 	$(BIN)/python hack/docs/metrics_document.py docs/metrics.md
+	PYTHONPATH=tests/support $(BIN)/python hack/docs/security_document.py docs/security.md
 
 # ---- a real cluster ----
 

@@ -57,6 +57,7 @@ class FakeApiServer:
         node: str | None = None,
         audience: str = "weightlease.io",
         seconds: float = 3600.0,
+        account: str = "default",
     ) -> str:
         """A token that is bound to a pod."""
         token = token_for(f"{namespace}-{pod}", seconds)
@@ -65,7 +66,7 @@ class FakeApiServer:
             "authenticated": True,
             "audiences": [audience],
             "user": {
-                "username": f"system:serviceaccount:{namespace}:default",
+                "username": f"system:serviceaccount:{namespace}:{account}",
                 "extra": {
                     f"{prefix}pod-name": [pod],
                     f"{prefix}pod-uid": [f"uid-of-{pod}"],

@@ -55,25 +55,48 @@ class Agent:
     def __init__(self, settings: Settings, cluster: Cluster | None) -> None:
         self._settings = settings
         self._cluster = cluster
-        limits, node = settings.limits, settings.node_name
-        self.metrics = Metrics(__version__, node)
-        self._wanted = Wanted()
-        self._run = Run("store", limits.threads)
+        self.metrics = Metrics(__version__, settings.node_name)
+        self._wanted = Wanted(on_change=self._changed)
+        self._leadership = Leadership(next(iter(settings.roots.values())))
+        self._reporter: Reporter | None = None
+        self._tasks: set[asyncio.Future[None]] = set()
+        self.broken = asyncio.Event()
+        self._build_stores()
+        self._build_publishing()
+        self._build_sockets()
+
+    def _build_stores(self) -> None:
+        """What is on this node, who leases it, and what may go."""
+        settings = self._settings
+        self._run = Run("store", settings.limits.threads)
         exports = {storage: settings.export_of(storage) for storage in settings.roots}
-        self._domains = Domains(settings.roots, exports, node)
+        self._domains = Domains(settings.roots, exports, settings.node_name)
         # Summing every byte takes minutes; it has threads of its own, so that leases need not wait.
         self._sums = Run("checksum", _CHECKSUM_THREADS)
         self._pins = Pins(self._run, self._sums, settings.intervals.idle_pin)
         self._leases = Leases(self._pins, self._run, lambda: datetime.now(UTC), self._lease_moved)
         self._remover = Remover(self._leases, self._pins, self._run, self._changed)
         self._surveyor = Surveyor(self._domains, self._run, self._leases.of, self._publishing)
+        self._sweeper = Sweeper(
+            self._domains,
+            self._surveyor,
+            self._remover,
+            self._wanted,
+            settings.unmanaged,
+            self._run,
+            self.metrics,
+        )
+
+    def _build_publishing(self) -> None:
+        """What may come, and what the API server is told."""
+        settings, cluster = self._settings, self._cluster
         self._capacity = Capacity(
             settings,
             self._surveyor,
             self._domains,
             self._wanted,
             self._remover,
-            self.metrics,
+            self.metrics.room,
             managed=cluster is not None,
             on_change=self._changed,
         )
@@ -87,6 +110,20 @@ class Agent:
             self.metrics,
             self._changed,
         )
+        if cluster is not None:
+            self._reporter = Reporter(
+                cluster,
+                settings.node_name,
+                self._capacity,
+                self._wanted,
+                settings.intervals,
+                self.metrics,
+                lambda: self._leadership.held,
+            )
+
+    def _build_sockets(self) -> None:
+        """Where peers, drivers, probes and scrapers come in."""
+        settings, limits = self._settings, self._settings.limits
         requests = Requests(
             self._domains,
             self._leases,
@@ -97,7 +134,7 @@ class Agent:
             self._connection_closed,
         )
         services = Services(
-            node,
+            settings.node_name,
             limits,
             self._authenticator(),
             requests,
@@ -109,30 +146,6 @@ class Agent:
         self._server = SocketServer(settings.socket, self._hub.accept)
         self._volumes = self._volume_server(services, requests)
         self._http = HttpServer(self.metrics.registry, self._problems, self._refresh)
-        self._leadership = Leadership(next(iter(settings.roots.values())))
-        self._sweeper = Sweeper(
-            self._domains,
-            self._surveyor,
-            self._remover,
-            self._wanted,
-            settings.unmanaged,
-            self._run,
-            self.metrics,
-        )
-        self._reporter: Reporter | None = None
-        if cluster is not None:
-            self._reporter = Reporter(
-                cluster,
-                node,
-                self._capacity,
-                self._wanted,
-                settings.intervals,
-                self.metrics,
-                lambda: self._leadership.held,
-            )
-        self._wanted.on_change = self._changed
-        self._tasks: set[asyncio.Future[None]] = set()
-        self.broken = asyncio.Event()
 
     async def start(self) -> None:
         """Serve.
@@ -302,7 +315,8 @@ class Agent:
 
     async def _refresh(self) -> None:
         view = await self._capacity.look()
-        self.metrics.observe(view.survey, view.rooms)
+        self.metrics.observe(view.survey)
+        self.metrics.room.observe(view.rooms)
 
 
 def _descriptor_share() -> int:

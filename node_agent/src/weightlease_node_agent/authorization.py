@@ -12,12 +12,15 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from weightlease.api.weight_node import WantedArtifact
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
 from weightlease.identity import WeightArtifactIdentity
 from weightlease.lease_record import HolderKind
-from weightlease.names import StorageClass
+from weightlease.names import ArtifactReference, StorageClass
 from weightlease_node_agent.peers import BARE_NAMESPACE, Peer
+from weightlease_node_agent.wanted import resolve
 
 _POD_SUFFIX = re.compile(r"[a-z0-9]{5}")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -96,7 +99,7 @@ def authorize_publication(
     if peer.kind is not HolderKind.POD:
         return PublicationGrant(namespace_of(peer, namespace), storage_class, None)
     if not peer.may_publish:
-        raise _unavailable(f"the token of {peer} can't be confirmed now; try again")
+        raise unavailable(f"the token of {peer} can't be confirmed now; try again")
     entries = list(wanted)
     granted = _granted_entry(peer, identity, storage_class, namespace, entries)
     if granted is not None:
@@ -109,14 +112,43 @@ def authorize_publication(
         return PublicationGrant(own, storage_class, entry)
     if own in opened:
         return PublicationGrant(own, storage_class, None, unmanaged=True)
-    raise _unavailable(
+    raise unavailable(
         f"no entry of this node's spec names a Job of {peer}, or its service account "
         f"{peer.namespace}/{peer.service_account or '?'} as a publisher of this key"
     )
 
 
-def granted_keys(peer: Peer, wanted: Iterable[WantedArtifact], key: str) -> list[WantedArtifact]:
-    """Entries of other namespaces that name `key` and let the pod's namespace lease it."""
+def authorize_reference(
+    peer: Peer, reference: ArtifactReference, wanted: Iterable[WantedArtifact]
+) -> WantedArtifact:
+    """The entry that a name means to a pod, which may lease what it names.
+
+    Raises:
+        WeightLeaseError: local_miss or invalid_config for a name of the pod's own namespace;
+            permission_denied for one of another that does not grant it, there or not: whether it
+            is there is not the pod's to know.
+
+    """
+    entries = list(wanted)
+    if reference.namespace in {"", peer.namespace}:
+        return resolve(entries, msgspec.structs.replace(reference, namespace=peer.namespace))
+    granted = [entry for entry in entries if peer.namespace in entry.access_namespaces]
+    try:
+        return resolve(granted, reference)
+    except WeightLeaseError as error:
+        if error.failure.code is not FailureCode.LOCAL_MISS:
+            raise
+    raise denied(
+        f"namespace {reference.namespace[:63]!r} is not the caller's own, {peer.namespace!r}, and "
+        f"grants it no artifact {reference.artifact!r}; name {peer.namespace!r} in that artifact's "
+        "spec.access.namespaces"
+    )
+
+
+def granted_entries(peer: Peer, wanted: Iterable[WantedArtifact], key: str) -> list[WantedArtifact]:
+    """Entries of other namespaces that name `key` and grant it to the pod's."""
+    if peer.kind is not HolderKind.POD:
+        return []
     return [
         entry
         for entry in wanted
@@ -126,14 +158,16 @@ def granted_keys(peer: Peer, wanted: Iterable[WantedArtifact], key: str) -> list
     ]
 
 
-def may_lease(peer: Peer, entry: WantedArtifact) -> bool:
-    """Whether a pod may lease what an entry names."""
-    return peer.namespace == entry.namespace or peer.namespace in entry.access_namespaces
-
-
 def denied(message: str) -> WeightLeaseError:
     """A permission_denied failure."""
     return WeightLeaseError.of(Stage.ACCESS, FailureCode.PERMISSION_DENIED, message)
+
+
+def unavailable(message: str) -> WeightLeaseError:
+    """A producer_unavailable failure: the right to publish may come."""
+    return WeightLeaseError.of(
+        Stage.PRODUCTION, FailureCode.PRODUCER_UNAVAILABLE, message, retryable=True
+    )
 
 
 def rank_of(coordinates: str) -> int:
@@ -205,12 +239,6 @@ def _require_match(
             FailureCode.STORAGE_CLASS_MISMATCH,
             f"storage class {storage_class} is not {entry.storage_class}, as {entry.id!r} asks for",
         )
-
-
-def _unavailable(message: str) -> WeightLeaseError:
-    return WeightLeaseError.of(
-        Stage.PRODUCTION, FailureCode.PRODUCER_UNAVAILABLE, message, retryable=True
-    )
 
 
 def _mismatch(message: str) -> WeightLeaseError:

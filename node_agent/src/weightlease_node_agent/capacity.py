@@ -30,7 +30,7 @@ from weightlease_node_agent.ledger import (
     refusal,
     room_of,
 )
-from weightlease_node_agent.metrics import Metrics
+from weightlease_node_agent.metrics import RoomMetrics
 from weightlease_node_agent.relief import advice, counting_for, enough, evictable
 from weightlease_node_agent.removal import Remover, ready_keys
 from weightlease_node_agent.settings import Settings
@@ -78,7 +78,7 @@ class Capacity:
         domains: Domains,
         wanted: Wanted,
         remover: Remover,
-        metrics: Metrics,
+        metrics: RoomMetrics,
         *,
         managed: bool,
         on_change: Callable[[], None] = lambda: None,
@@ -157,7 +157,7 @@ class Capacity:
         if refused is None:
             return
         message = self._told(claim, refused, view.survey.found, list(view.evictable))
-        self._metrics.capacity_refused.labels(str(refused.limit)).inc()
+        self._metrics.refused.labels(str(refused.limit)).inc()
         log.warning("no room", key=claim.key, entry=claim.entry_id, limit=refused.limit)
         if claim.entry_id:
             self._blocked[claim.entry_id] = claim

@@ -98,6 +98,41 @@ class Metrics:
         self.free_bytes = Gauge(
             FREE_BYTES, "Free bytes of a class's filesystem", [STORAGE_CLASS], registry=registry
         )
+        self.connections = Gauge(CONNECTIONS, "Open connections", registry=registry)
+        self.dropped = Counter(
+            PEERS_DROPPED, "Connections ended by the agent", [REASON], registry=registry
+        )
+        self.reviews = Counter(TOKEN_REVIEWS, "Tokens judged", [OUTCOME], registry=registry)
+        self.room = RoomMetrics(registry)
+        self.swept = Counter(SWEPT, "Artifacts removed as unwanted", registry=registry)
+        self.status_writes = Counter(
+            STATUS_WRITES, "Status writes by outcome", [OUTCOME], registry=registry
+        )
+        self.spec_synced = Gauge(SPEC_SYNCED, "Whether the spec is current", registry=registry)
+        self.leader = Gauge(LEADER, "Whether this agent sweeps and reports", registry=registry)
+
+    def observe(self, survey: Survey) -> None:
+        """Take over what the domains hold now."""
+        self.artifacts.clear()
+        states = Tally(
+            (found.place.storage_class, "denied" if found.denied else str(found.state))
+            for found in survey.found
+        )
+        for (storage_class, state), count in states.items():
+            self.artifacts.labels(str(storage_class), state).set(count)
+        sizes: Tally[str] = Tally()
+        for place, size in survey.store_bytes:
+            sizes[str(place.storage_class)] += size
+        for root in survey.roots:
+            name = str(root.storage_class)
+            self.store_bytes.labels(name).set(sizes[name])
+            self.free_bytes.labels(name).set(root.free_bytes)
+
+
+class RoomMetrics:
+    """What there is room for, what was refused and what was removed to make room."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.reserved_bytes = Gauge(
             RESERVED_BYTES,
             "Bytes that publications in progress may still write",
@@ -122,7 +157,7 @@ class Metrics:
             [STORAGE_CLASS],
             registry=registry,
         )
-        self.capacity_refused = Counter(
+        self.refused = Counter(
             CAPACITY_REFUSED, "Publications refused for want of room", [LIMIT], registry=registry
         )
         self.evicted = Counter(
@@ -131,37 +166,12 @@ class Metrics:
         self.evicted_bytes = Counter(
             EVICTED_BYTES, "Bytes freed to make room", [STORAGE_CLASS], registry=registry
         )
-        self.connections = Gauge(CONNECTIONS, "Open connections", registry=registry)
-        self.dropped = Counter(
-            PEERS_DROPPED, "Connections ended by the agent", [REASON], registry=registry
-        )
-        self.reviews = Counter(TOKEN_REVIEWS, "Tokens judged", [OUTCOME], registry=registry)
-        self.swept = Counter(SWEPT, "Artifacts removed as unwanted", registry=registry)
-        self.status_writes = Counter(
-            STATUS_WRITES, "Status writes by outcome", [OUTCOME], registry=registry
-        )
-        self.spec_synced = Gauge(SPEC_SYNCED, "Whether the spec is current", registry=registry)
-        self.leader = Gauge(LEADER, "Whether this agent sweeps and reports", registry=registry)
 
-    def observe(self, survey: Survey, rooms: Iterable[Room] = ()) -> None:
-        """Take over what the domains hold now, and what room that leaves."""
+    def observe(self, rooms: Iterable[Room]) -> None:
+        """Take over the figures of every class."""
         for room in rooms:
             name = str(room.storage_class)
             self.reserved_bytes.labels(name).set(room.reserved)
             self.budget_bytes.labels(name).set(room.budget)
             self.available_bytes.labels(name).set(room.available)
             self.evictable_bytes.labels(name).set(room.evictable)
-        self.artifacts.clear()
-        states = Tally(
-            (found.place.storage_class, "denied" if found.denied else str(found.state))
-            for found in survey.found
-        )
-        for (storage_class, state), count in states.items():
-            self.artifacts.labels(str(storage_class), state).set(count)
-        sizes: Tally[str] = Tally()
-        for place, size in survey.store_bytes:
-            sizes[str(place.storage_class)] += size
-        for root in survey.roots:
-            name = str(root.storage_class)
-            self.store_bytes.labels(name).set(sizes[name])
-            self.free_bytes.labels(name).set(root.free_bytes)

@@ -16,11 +16,16 @@ import structlog
 
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
 from weightlease.identity import WeightArtifactIdentity
+from weightlease.lease_record import HolderKind
 from weightlease.names import StorageClass
 from weightlease.store.artifact import OpenArtifact
 from weightlease.store.publication import Publication
 from weightlease.wire import BeginParams, BeginResult, PublicationStatus
-from weightlease_node_agent.authorization import PublicationGrant, authorize_publication
+from weightlease_node_agent.authorization import (
+    PublicationGrant,
+    authorize_publication,
+    unavailable,
+)
 from weightlease_node_agent.capacity import Capacity
 from weightlease_node_agent.channel import Channel, Drop, PeerLostError, ThreadChannel
 from weightlease_node_agent.domains import AgentDomain, Domains, Place
@@ -126,6 +131,7 @@ class Publications:
                 f"total_bytes {params.total_bytes} and wait_seconds {params.wait_seconds} "
                 "must not be negative",
             )
+        self._require_synced(peer)
         identity = WeightArtifactIdentity.from_dict(params.identity)
         grant = self._authorize(peer, identity, params)
         request = _Request(peer, params, identity, grant, channel)
@@ -248,6 +254,12 @@ class Publications:
         # Asked on the publication's thread when it ends: the spec may have moved on since.
         renewed = self._authorize(request.peer, request.identity, request.params)
         return renewed.entry.manifest_sha256 if renewed.entry else ""
+
+    def _require_synced(self, peer: Peer) -> None:
+        # While the API server is away rights may have been taken back that nobody told us of. A
+        # publication that has begun goes on: its end asks the latest spec that is known.
+        if peer.kind is HolderKind.POD and not self._wanted.spec.synced:
+            raise unavailable("this node's spec is not current, the API server may be away")
 
     def _authorize(
         self, peer: Peer, identity: WeightArtifactIdentity, params: BeginParams

@@ -30,18 +30,20 @@ from weightlease.wire import (
     ReleaseParams,
 )
 from weightlease_node_agent.authorization import (
+    authorize_reference,
+    granted_entries,
     namespace_of,
     require_administrator,
     require_current,
 )
-from weightlease_node_agent.domains import AgentDomain, Domains
+from weightlease_node_agent.domains import AgentDomain, Domains, Place
 from weightlease_node_agent.inventory import inspected
 from weightlease_node_agent.leases import Lease, Leases
 from weightlease_node_agent.metrics import Metrics
 from weightlease_node_agent.peers import Peer
 from weightlease_node_agent.removal import Remover
 from weightlease_node_agent.survey import Surveyor
-from weightlease_node_agent.wanted import Wanted, missing, resolve
+from weightlease_node_agent.wanted import Wanted, missing
 
 
 @dataclass
@@ -190,7 +192,7 @@ class Requests:
         if params.key:
             if not is_key(params.key):
                 raise _invalid(f"key {params.key[:80]!r} is not 64 lowercase hex digits")
-            return ((domain, params.key) for domain in self._visible(peer))
+            return ((domain, params.key) for domain in self._holding(peer, params.key))
         return self._named(peer, params.reference)
 
     def _named(self, peer: Peer, text: str) -> Iterator[tuple[AgentDomain, str]]:
@@ -204,10 +206,8 @@ class Requests:
             reference = parse_reference(text)
         except ValueError as error:
             raise _invalid(str(error)) from error
-        namespace = namespace_of(peer, reference.namespace)
-        reference = msgspec.structs.replace(reference, namespace=namespace)
-        entry = resolve(self._wanted.spec.entries, reference)
-        for domain in self._domains.of_namespace(namespace):
+        entry = authorize_reference(peer, reference, self._wanted.spec.entries)
+        for domain in self._domains.of_namespace(entry.namespace):
             if domain.place.storage_class is not entry.storage_class:
                 continue
             if entry.key:
@@ -215,6 +215,13 @@ class Requests:
             # Until the new generation is here, the name means the one before.
             for key in domain.records.older_keys(entry.id, entry.generation):
                 yield domain, key
+
+    def _holding(self, peer: Peer, key: str) -> list[AgentDomain]:
+        """Domains in which a peer may lease a key: what it sees, and what it is granted."""
+        granted = granted_entries(peer, self._wanted.spec.entries, key)
+        places = [Place(entry.namespace, entry.storage_class) for entry in granted]
+        shared = [domain for place in places if (domain := self._domains.get(place)) is not None]
+        return self._visible(peer) + shared
 
     def _visible(self, peer: Peer) -> list[AgentDomain]:
         if peer.kind is HolderKind.POD:

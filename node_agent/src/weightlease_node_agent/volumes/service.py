@@ -236,6 +236,7 @@ class Volumes:
             Credentials(0, 0),
             pod=params.pod,
             pod_uid=params.pod_uid,
+            service_account=params.service_account,
         )
 
 
