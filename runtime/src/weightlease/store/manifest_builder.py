@@ -36,7 +36,10 @@ from weightlease.store.protocol import ProductionMetadata
 from weightlease.store.staged_file import StagedFile
 
 ASSETS_FIELD = "assets"
-# A file does not say what a tensor is to its module; these are what is true of any weight file.
+# A file does not say what a tensor is to its module. A producer that knows says it here, as
+# {name: [kind, role]}; it moves from there into the tensors' entries.
+SEMANTICS_FIELD = "tensor_semantics"
+# What is true of any weight file.
 _KIND = TensorKind.PARAMETER
 _ROLE = "weight"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -90,7 +93,7 @@ def build(
     """
     _require_schemas(identity, metadata)
     found = sorted(payloads, key=lambda payload: payload.name)
-    tensors = _tensor_entries(found)
+    tensors = _with_semantics(_tensor_entries(found), metadata)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         artifact_key=identity.key,
@@ -178,10 +181,36 @@ def _tensor_entries(payloads: list[StagedPayload]) -> tuple[TensorEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.name))
 
 
+def _with_semantics(
+    entries: tuple[TensorEntry, ...], metadata: ProductionMetadata
+) -> tuple[TensorEntry, ...]:
+    stated = metadata.format_metadata.get(SEMANTICS_FIELD)
+    if stated is None:
+        return entries
+    try:
+        known = msgspec.convert(stated, dict[str, tuple[TensorKind, str]], strict=True)
+    except msgspec.ValidationError as error:
+        raise production_failure(f"{SEMANTICS_FIELD} is malformed: {error}") from error
+    foreign = known.keys() - {entry.name for entry in entries}
+    if foreign:
+        raise production_failure(
+            f"{SEMANTICS_FIELD} names tensors that were not written: {sorted(foreign)[:5]}"
+        )
+    return tuple(
+        msgspec.structs.replace(entry, kind=known[entry.name][0], role=known[entry.name][1])
+        if entry.name in known
+        else entry
+        for entry in entries
+    )
+
+
 def _format_metadata(metadata: ProductionMetadata, assets: Iterable[AssetEntry]) -> dict[str, Any]:
     if ASSETS_FIELD in metadata.format_metadata:
         raise production_failure(f"format_metadata.{ASSETS_FIELD} is the store's to fill")
     found = sorted(assets, key=lambda asset: asset.path)
+    stated = {
+        name: value for name, value in metadata.format_metadata.items() if name != SEMANTICS_FIELD
+    }
     if not found:
-        return dict(metadata.format_metadata)
-    return {**metadata.format_metadata, ASSETS_FIELD: msgspec.to_builtins(found)}
+        return stated
+    return {**stated, ASSETS_FIELD: msgspec.to_builtins(found)}
