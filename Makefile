@@ -15,7 +15,7 @@ export UV_PYTHON_DOWNLOADS := never
 # compiling torch and pytest's plugins anew in every process would cost seconds each
 unexport PYTHONDONTWRITEBYTECODE
 
-CODE := $(wildcard runtime/src operator/src node_agent/src hack/devcluster/src hack/docs hack/hub hack/demo benchmarks examples tests)
+CODE := $(wildcard runtime/src operator/src node_agent/src csi_driver/src hack/devcluster/src hack/docs hack/hub hack/demo benchmarks examples tests)
 # a folder that does not exist drops out; one that exists without a test fails (tests/conftest.py)
 FAST_TESTS := $(wildcard tests/unit tests/contract tests/property)
 SLOW_TESTS := $(wildcard tests/faults tests/interop tests/integration tests/chart)
@@ -28,7 +28,7 @@ help:  ## list the targets
 # ---- environment ----
 
 .PHONY: venv
-venv: .venv/.installed  ## create .venv with every tool and the three packages, editable
+venv: .venv/.installed  ## create .venv with every tool and our packages, editable
 
 $(UV): requirements/bootstrap.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
@@ -36,7 +36,7 @@ $(UV): requirements/bootstrap.txt
 	.bootstrap/bin/python -m pip install --quiet --require-hashes -r requirements/bootstrap.txt
 	touch $@
 
-PACKAGES := runtime operator node_agent
+PACKAGES := runtime operator node_agent csi_driver
 .venv/.installed: $(UV) requirements/dev.txt requirements/interop.txt requirements/checkpoints.txt $(PACKAGES:=/pyproject.toml)
 	test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
@@ -51,7 +51,7 @@ packages: venv  ## install the system packages that cluster and fault tests need
 
 LOCK = $(UV) pip compile $(LOCK_FLAGS) --quiet --generate-hashes --no-header --python-version $(LOCK_PYTHON) \
     --no-emit-package weightlease --no-emit-package weightlease-operator \
-    --no-emit-package weightlease-node-agent
+    --no-emit-package weightlease-node-agent --no-emit-package weightlease-csi-driver
 .PHONY: lock
 lock: $(UV)  ## regenerate requirements/*.txt; LOCK_FLAGS=--upgrade takes newer versions
 	$(LOCK) --no-deps -o requirements/bootstrap.txt requirements/bootstrap.in
@@ -59,6 +59,7 @@ lock: $(UV)  ## regenerate requirements/*.txt; LOCK_FLAGS=--upgrade takes newer 
 	$(LOCK) -c requirements/dev.txt -o requirements/build.txt requirements/build.in
 	$(LOCK) -c requirements/dev.txt -o requirements/operator.txt requirements/operator.in
 	$(LOCK) -c requirements/dev.txt -o requirements/node-agent.txt requirements/node-agent.in
+	$(LOCK) -c requirements/dev.txt -o requirements/csi-driver.txt requirements/csi-driver.in
 	$(LOCK) -c requirements/dev.txt -o requirements/producer.txt requirements/producer.in
 	$(LOCK) --no-deps -o requirements/interop.txt requirements/interop.in
 	$(LOCK) --no-deps -o requirements/checkpoints.txt requirements/checkpoints.in
@@ -106,11 +107,13 @@ test: venv packages  ## everything, set-up included
 # ---- generated files ----
 
 .PHONY: generate
-generate: venv  ## write what is made from code: the custom resource definitions, docs/metrics.md and the matrix in docs/security.md
+generate: venv  ## write what is made from code: the custom resource definitions, docs/metrics.md, the matrix in docs/security.md and the messages of CSI
 	$(BIN)/python -m weightlease.api.generate crds
 	$(BIN)/python -m weightlease.api.generate charts/weightlease/crds
 	$(BIN)/python hack/docs/metrics_document.py docs/metrics.md
 	PYTHONPATH=tests/support $(BIN)/python hack/docs/security_document.py docs/security.md
+	cd csi_driver/src && $(abspath $(BIN))/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. \
+	    weightlease_csi_driver/protocol/*.proto
 
 # ---- a real cluster ----
 

@@ -52,6 +52,7 @@ BREACHES = {
     "accelerators": ("weightlease/store.py", "def later():\n    import torch"),
     "pydantic": ("weightlease/client.py", "import pydantic"),
     "hub": ("weightlease/names.py", "import huggingface_hub"),
+    "grpc": ("weightlease_node_agent/volumes.py", "import grpc"),
 }
 GRANTED = {
     "weightlease_operator/wiring.py": "import kopf",
@@ -60,7 +61,12 @@ GRANTED = {
     "weightlease/api.py": "import pydantic",
     "weightlease/source.py": "import huggingface_hub",
 }
-PACKAGES = ("weightlease", "weightlease_operator", "weightlease_node_agent")
+PACKAGES = (
+    "weightlease",
+    "weightlease_operator",
+    "weightlease_node_agent",
+    "weightlease_csi_driver",
+)
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 

@@ -14,13 +14,14 @@ LOCKS = (
     "bootstrap",
     "build",
     "checkpoints",
+    "csi-driver",
     "dev",
     "interop",
     "node-agent",
     "operator",
     "producer",
 )
-OURS = {"weightlease", "weightlease-operator", "weightlease-node-agent"}
+OURS = {"weightlease", "weightlease-operator", "weightlease-node-agent", "weightlease-csi-driver"}
 # what an image without an accelerator must never carry
 HEAVY = re.compile(r"^(torch|triton|numpy|nvidia-.*|cuda-.*)$")
 
@@ -76,9 +77,11 @@ def test_locks_agree_with_what_is_declared(root: Path) -> None:
             *declared(root, "runtime", "api", "torch", "hub"),
             *declared(root, "operator"),
             *declared(root, "node_agent"),
+            *declared(root, "csi_driver"),
         ],
         "operator": [*declared(root, "runtime", "api"), *declared(root, "operator")],
         "node-agent": [*declared(root, "runtime", "api"), *declared(root, "node_agent")],
+        "csi-driver": [*declared(root, "runtime"), *declared(root, "csi_driver")],
         "producer": declared(root, "runtime", "hub"),
     }
     for lock, requirements in needs.items():
@@ -93,16 +96,17 @@ def test_locks_agree_with_what_is_declared(root: Path) -> None:
         assert stale == [], f"run `make lock`: {lock}.txt lacks these"
 
 
-@pytest.mark.parametrize("lock", ["build", "node-agent", "operator", "producer"])
+@pytest.mark.parametrize("lock", ["build", "csi-driver", "node-agent", "operator", "producer"])
 def test_images_carry_versions_that_were_tested(root: Path, lock: str) -> None:
     tested = pins_of(lock_text(root, "dev"))
     assert pins_of(lock_text(root, lock)).items() <= tested.items()
 
 
-@pytest.mark.parametrize("lock", ["node-agent", "operator", "producer"])
+@pytest.mark.parametrize("lock", ["csi-driver", "node-agent", "operator", "producer"])
 def test_images_carry_no_accelerator_packages(root: Path, lock: str) -> None:
     assert [name for name in pins_of(lock_text(root, lock)) if HEAVY.match(name)] == []
 
 
-def test_the_producers_image_carries_no_kubernetes_client(root: Path) -> None:
-    assert {"kubernetes", "kopf"}.isdisjoint(pins_of(lock_text(root, "producer")))
+@pytest.mark.parametrize("lock", ["csi-driver", "producer"])
+def test_an_image_that_asks_no_api_server_carries_no_client_of_one(root: Path, lock: str) -> None:
+    assert {"kubernetes", "kopf"}.isdisjoint(pins_of(lock_text(root, lock)))

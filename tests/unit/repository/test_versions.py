@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-DISTRIBUTIONS = ("runtime", "operator", "node_agent")
+DISTRIBUTIONS = ("runtime", "operator", "node_agent", "csi_driver")
 
 
 def project_of(root: Path, distribution: str) -> dict[str, Any]:
@@ -29,11 +29,18 @@ def test_the_distributions_share_one_version(root: Path, version: str, distribut
     assert project_of(root, distribution)["version"] == version
 
 
-@pytest.mark.parametrize("distribution", ["operator", "node_agent"])
+@pytest.mark.parametrize(
+    ("distribution", "library"),
+    [
+        ("operator", "weightlease[api]"),
+        ("node_agent", "weightlease[api]"),
+        ("csi_driver", "weightlease"),
+    ],
+)
 def test_a_process_needs_the_library_of_its_own_version(
-    root: Path, version: str, distribution: str
+    root: Path, version: str, distribution: str, library: str
 ) -> None:
-    assert f"weightlease[api]=={version}" in project_of(root, distribution)["dependencies"]
+    assert f"{library}=={version}" in project_of(root, distribution)["dependencies"]
 
 
 def test_the_changelog_starts_with_the_version(root: Path, version: str) -> None:

@@ -1,0 +1,1 @@
+"""The two protocols of a kubelet's CSI plugin: the .proto files, and what protoc makes of them."""
