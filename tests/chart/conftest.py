@@ -39,6 +39,8 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             "podLabels": {"team": "platform"},
             "plan": {"agentGraceSeconds": 60, "backoffCapSeconds": 120},
             "jobs": {"scratchSize": "64Gi"},
+            "replicas": 3,
+            "election": {"leaseSeconds": 30},
             "pace": {"workers": 8, "resyncSeconds": 600.5},
         },
         "agent": {

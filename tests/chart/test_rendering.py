@@ -87,9 +87,20 @@ def test_images_come_from_the_mirror_by_tag_or_digest(rendered: dict[str, list[O
     assert producer["imagePullPolicy"] == "Always"
 
 
-def test_the_operator_never_runs_twice(objects: list[Object]) -> None:
-    spec = one(objects, "Deployment")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+def test_two_operators_are_spread_and_never_both_disrupted(default: list[Object]) -> None:
+    spec = one(default, "Deployment")["spec"]
+    assert spec["replicas"] == 2
+    (spread,) = spec["template"]["spec"]["topologySpreadConstraints"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
+    budget = one(default, "PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"]["matchLabels"] == spec["selector"]["matchLabels"]
+
+
+def test_a_single_operator_has_no_budget_that_would_block_a_drain() -> None:
+    kinds = [item["kind"] for item in render({"operator": {"replicas": 1}})]
+    assert "PodDisruptionBudget" not in kinds
 
 
 def test_agents_run_on_tainted_nodes_by_default(default: list[Object]) -> None:

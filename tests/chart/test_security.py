@@ -54,6 +54,18 @@ def test_agents_change_nothing_but_the_status_of_weight_nodes(default: list[Obje
     }
 
 
+def test_agents_are_held_to_their_own_node_by_the_policy_of_their_account(
+    objects: list[Object],
+) -> None:
+    account = one(objects, "DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]
+    policy = one(objects, "ValidatingAdmissionPolicy", account)["spec"]
+    (condition,) = policy["matchConditions"]
+    assert condition["expression"].endswith(f":weightlease-system:{account}'")
+    assert policy["failurePolicy"] == "Fail"
+    binding = one(objects, "ValidatingAdmissionPolicyBinding", account)["spec"]
+    assert binding == {"policyName": account, "validationActions": ["Deny"]}
+
+
 def test_the_operator_makes_jobs_and_never_changes_pods_or_nodes(default: list[Object]) -> None:
     role = "weightlease-operator"
     assert verbs_of(default, role, "batch/jobs") == {"get", "list", "watch", "create", "delete"}
@@ -68,7 +80,17 @@ def test_the_operator_makes_jobs_and_never_changes_pods_or_nodes(default: list[O
         "weightlease.io/weightnodes",
         "batch/jobs",
         "events.k8s.io/events",
+        "coordination.k8s.io/leases",
     }
+
+
+def test_the_operator_changes_no_lease_but_its_own(objects: list[Object]) -> None:
+    name = one(objects, "Deployment")["metadata"]["name"]
+    rules = one(objects, "Role", name)["rules"]
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in rules] == [
+        (["create"], None),
+        (["get", "patch"], [name]),
+    ]
 
 
 def test_the_operator_may_watch_whatever_it_watches(default: list[Object]) -> None:

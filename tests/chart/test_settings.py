@@ -95,6 +95,8 @@ def test_the_operator_starts_from_its_variables(
 ) -> None:
     set_environment(environment(default, "Deployment"))
     assert operator_settings.Settings().plan.allow_host_path_sources is False
+    election = operator_settings.Settings().election
+    assert (election.namespace, election.name) == ("weightlease-system", "weightlease-operator")
     set_environment(environment(everything, "Deployment"))
     settings = operator_settings.Settings()
     (container,) = one(everything, "Deployment")["spec"]["template"]["spec"]["containers"]
@@ -103,6 +105,7 @@ def test_the_operator_starts_from_its_variables(
     assert settings.plan.allow_host_path_sources is True
     assert settings.plan.agent_grace_seconds == 60
     assert settings.jobs.scratch_size == "64Gi"
+    assert settings.election.lease_seconds == 30
     assert (settings.workers, settings.resync_seconds) == (8, 600.5)
 
 
@@ -126,9 +129,14 @@ def test_ports_and_the_socket_are_those_of_the_library(everything: list[Object])
         ("operator.plan", operator_settings.PlanSettings, {"allowHostPathSources"}),
         ("operator.jobs", operator_settings.JobSettings, {"socketDirectory"}),
         (
+            "operator.election",
+            operator_settings.ElectionSettings,
+            {"namespace", "name", "identity"},
+        ),
+        (
             "operator.pace",
             operator_settings.Settings,
-            {"plan", "jobs", "logLevel", "metricsPort", "bindAddress"},
+            {"plan", "jobs", "election", "failpoint", "logLevel", "metricsPort", "bindAddress"},
         ),
     ],
 )

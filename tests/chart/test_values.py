@@ -28,6 +28,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "kubelet's folder as store": {"store": {"hostPath": "/var/lib/kubelet/weightlease"}},
     "a store that climbs": {"store": {"hostPath": "/data/../etc/weightlease"}},
     "a mount that is not read-only": {"store": {"recursiveReadOnly": "Disabled"}},
+    "no operator": {"operator": {"replicas": 0}},
     "an unknown log level": {"operator": {"logLevel": "loud"}},
     "an unknown pull policy": {"images": {"operator": {"pullPolicy": "Sometimes"}}},
     "a shortened digest": {"images": {"operator": {"digest": "sha256:abcd"}}},
@@ -57,7 +58,7 @@ def test_the_schema_knows_every_value_and_values_name_every_field() -> None:
 
 
 OPTIONAL = {"agent.updateStrategy.rollingUpdate.maxSurge"}
-OPEN = re.compile(r"\.(resources|tolerations|affinity|limits|intervals|plan|jobs|pace)$")
+OPEN = re.compile(r"\.(resources|tolerations|affinity|limits|intervals|plan|jobs|election|pace)$")
 
 
 def differences(

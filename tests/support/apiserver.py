@@ -73,12 +73,13 @@ class ApiServer:
 
     kubeconfig: Path
     connection: http.client.HTTPSConnection
+    token: str = TOKEN
 
     def call(
         self, method: str, path: str, body: Object | None = None, content: str = "application/json"
     ) -> Object:
         data = None if body is None else json.dumps(body)
-        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": content}
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content}
         try:
             self.connection.request(method, path, data, headers)
             answer = self.connection.getresponse()

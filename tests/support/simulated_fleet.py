@@ -218,6 +218,15 @@ def _node_of(spec: Object) -> str:
     return name
 
 
+FAST = {
+    "METRICS_PORT": "0",
+    "BIND_ADDRESS": "127.0.0.1",
+    "BATCH_SECONDS": "0.05",
+    "PLAN__BACKOFF_BASE_SECONDS": "0.5",
+    "REQUEUE_BASE_SECONDS": "0.2",
+}
+
+
 class OperatorProcess:
     """A real operator, in a process of its own."""
 
@@ -239,12 +248,21 @@ class OperatorProcess:
                 env=environment,
             )
 
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
     def stop(self, number: signal.Signals) -> int:
         """Send a signal and wait; returns the exit status."""
-        if self._process is None:
-            return 0
-        self._process.send_signal(number)
-        code = self._process.wait(timeout=30)
+        self.send(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit status of a process that ends by itself."""
+        code = 0 if self._process is None else self._process.wait(timeout=30)
         self._process = None
         return code
 
@@ -259,14 +277,7 @@ class OperatorProcess:
 
 @contextlib.contextmanager
 def operator_running(kubeconfig: Path, log: Path, **settings: str) -> Iterator[OperatorProcess]:
-    fast = {
-        "METRICS_PORT": "0",
-        "BIND_ADDRESS": "127.0.0.1",
-        "BATCH_SECONDS": "0.05",
-        "PLAN__BACKOFF_BASE_SECONDS": "0.5",
-        "REQUEUE_BASE_SECONDS": "0.2",
-    }
-    process = OperatorProcess(kubeconfig, log, fast | settings)
+    process = OperatorProcess(kubeconfig, log, FAST | settings)
     process.start()
     try:
         yield process

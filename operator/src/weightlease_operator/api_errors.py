@@ -4,7 +4,8 @@ ApiError
 ├── NotFound       404: the object is gone, or never was
 ├── Conflict       409: somebody else wrote; read again
 ├── Refused        400, 403, 422: the same call will fail again until a person changes something
-└── Unavailable    no answer, 401, 429, 5xx: later
+├── Unavailable    no answer, 401, 429, 5xx: later
+└── NotLeading     no call was made: another operator may lead by now
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Refused(ApiError):
 
 class Unavailable(ApiError):
     """The server cannot do this now."""
+
+
+class NotLeading(ApiError):
+    """The operator that calls may not write."""
 
 
 BY_STATUS: dict[int, type[ApiError]] = {

@@ -1,7 +1,8 @@
 """The one way to the API server, and the one module that knows its client.
 
 Objects go in and come out as JSON: an operator that reads a thousand nodes does not want a thousand
-trees of model objects. Every call has a deadline, every failure is an ApiError. The client takes
+trees of model objects. Every call has a deadline, every failure is an ApiError, and
+no write leaves an operator that may not lead any more. The client takes
 care of TLS, of kubeconfig or the pod's service account, and reads a rotated token again by itself.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,12 +19,14 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 
-from weightlease_operator.api_errors import ApiError, Unavailable, error_for
-from weightlease_operator.kinds import Kind
+from weightlease_operator.api_errors import ApiError, NotLeading, Unavailable, error_for
+from weightlease_operator.failpoint import Failpoint
+from weightlease_operator.kinds import LEASES, Kind
 from weightlease_operator.metrics import Metrics
 
 Json = dict[str, Any]
 
+_NO_FAILPOINT = Failpoint()
 _MERGE_PATCH = "application/merge-patch+json"
 _PAGE = 500
 _MESSAGE_LIMIT = 1024
@@ -32,8 +35,15 @@ _MESSAGE_LIMIT = 1024
 class Gateway:
     """Calls to one API server; made by `connect`."""
 
-    def __init__(self, client: ApiClient, deadline: float, metrics: Metrics) -> None:
-        self._client = client
+    def __init__(
+        self,
+        client: ApiClient,
+        deadline: float,
+        metrics: Metrics,
+        failpoint: Failpoint = _NO_FAILPOINT,
+    ) -> None:
+        self._client, self._failpoint = client, failpoint
+        self.may_write: Callable[[], bool] = lambda: True
         self._timeout = aiohttp.ClientTimeout(total=deadline)
         self._metrics = metrics
 
@@ -81,8 +91,15 @@ class Gateway:
         await self._write("DELETE", kind, kind.object(namespace, name), options)
 
     async def _write(self, method: str, kind: Kind, path: str, body: Mapping[str, Any]) -> Json:
+        if kind is LEASES:  # how the right to write is won
+            return await self._call(method, path, body=body)
+        if not self.may_write():
+            raise NotLeading(f"{method} {path}: another operator may lead by now")
+        number = self._failpoint.begin()
         self._metrics.writes.labels(kind=kind.plural, verb=method.lower()).inc()
-        return await self._call(method, path, body=body)
+        answer = await self._call(method, path, body=body)
+        self._failpoint.end(number)
+        return answer
 
     async def _call(
         self,
@@ -124,7 +141,9 @@ def _failure(status: int, call: str, payload: bytes) -> ApiError:
 
 
 @asynccontextmanager
-async def connect(deadline: float, metrics: Metrics) -> AsyncIterator[Gateway]:
+async def connect(
+    deadline: float, metrics: Metrics, failpoint: Failpoint = _NO_FAILPOINT
+) -> AsyncIterator[Gateway]:
     """A gateway by KUBECONFIG, else by the pod's service account; each call gets `deadline` s."""
     configuration = Configuration()
     kubeconfig = os.environ.get("KUBECONFIG")
@@ -133,4 +152,4 @@ async def connect(deadline: float, metrics: Metrics) -> AsyncIterator[Gateway]:
     else:
         await load_kube_config(config_file=kubeconfig, client_configuration=configuration)
     async with ApiClient(configuration) as client:
-        yield Gateway(client, deadline, metrics)
+        yield Gateway(client, deadline, metrics, failpoint)

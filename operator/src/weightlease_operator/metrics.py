@@ -58,6 +58,11 @@ class Metrics:
             "When everything was last listed, in seconds since 1970.",
             registry=registry,
         )
+        self.leading = Gauge(
+            f"{PREFIX}_leading",
+            "Whether this operator leads (1) or stands by (0).",
+            registry=registry,
+        )
         for queue in ("artifacts", "nodes"):
             self.queue_depth.labels(queue=queue).set(0)
             for outcome in OUTCOMES:

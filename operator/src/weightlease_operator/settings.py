@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weightlease.names import OPERATOR_METRICS_PORT, SOCKET_DIRECTORY
@@ -52,6 +52,35 @@ class JobSettings(BaseModel):
     ] = SOCKET_DIRECTORY
 
 
+class ElectionSettings(BaseModel):
+    """How several operators agree on one; see `election` for what the times mean."""
+
+    model_config = ConfigDict(frozen=True)
+
+    namespace: Annotated[
+        str, Field(description="where the Lease is; empty: this operator leads, without asking")
+    ] = ""
+    name: str = "weightlease-operator"
+    identity: Annotated[str, Field(description="empty: the host's name, which is the pod's")] = ""
+    lease_seconds: Annotated[
+        int, Field(ge=2, le=3600, description="others wait so long for a holder that is silent")
+    ] = 15
+    deadline_seconds: Annotated[
+        Seconds, Field(description="a holder that could not renew it for so long ends")
+    ] = 10
+    renew_seconds: Annotated[Seconds, Field(description="between renewals")] = 4
+    retry_seconds: Annotated[Seconds, Field(description="between attempts")] = 2
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.renew_seconds < self.deadline_seconds < self.lease_seconds:
+            raise ValueError(
+                "renewSeconds must be less than deadlineSeconds, and that less than leaseSeconds; "
+                f"they are {self.renew_seconds}, {self.deadline_seconds}, {self.lease_seconds}"
+            )
+        return self
+
+
 class Settings(BaseSettings):
     """The whole; nested groups take WEIGHTLEASE_OPERATOR_PLAN__AGENT_GRACE_SECONDS and the like."""
 
@@ -61,6 +90,7 @@ class Settings(BaseSettings):
 
     plan: PlanSettings = Field(default_factory=PlanSettings)
     jobs: JobSettings = Field(default_factory=JobSettings)
+    election: ElectionSettings = Field(default_factory=ElectionSettings)
     workers: Annotated[int, Field(ge=1, le=64, description="artifacts reconciled at once")] = 4
     batch_seconds: Annotated[
         Seconds, Field(description="events about one artifact within this are one reconciliation")
@@ -77,4 +107,7 @@ class Settings(BaseSettings):
     ] = 20
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = OPERATOR_METRICS_PORT
     bind_address: str = "0.0.0.0"  # noqa: S104 - kubelet and Prometheus come from outside the pod
+    failpoint: Annotated[
+        str, Field(pattern=r"^((before|after):[1-9][0-9]*)?$", description="for tests of crashes")
+    ] = ""
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"

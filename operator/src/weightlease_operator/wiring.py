@@ -1,12 +1,14 @@
 """The composition root: every part is made here, and started and stopped in order.
 
-list everything → serve /healthz → work the queues → watch. A first whole list comes before any
-decision: an entry that is dropped because its artifact was not yet known would cost its bytes.
+serve /healthz → win the election → list everything → work the queues → watch. A first whole list
+comes before any decision: an entry that is dropped because its artifact was not yet known would
+cost its bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -22,6 +24,8 @@ from weightlease_operator import handlers
 from weightlease_operator.api_errors import ApiError
 from weightlease_operator.applying import Applier
 from weightlease_operator.cache import Key
+from weightlease_operator.election import Election
+from weightlease_operator.failpoint import Failpoint
 from weightlease_operator.fleet import Fleet
 from weightlease_operator.gateway import Gateway, connect
 from weightlease_operator.intake import Intake
@@ -48,6 +52,7 @@ class Operator:
 
     def __init__(self, gateway: Gateway, settings: Settings, metrics: Metrics) -> None:
         self._gateway, self._settings, self._metrics = gateway, settings, metrics
+        self._leads = False
         self._round_began: float | None = None
         self._synced = False
         self.fleet = Fleet()
@@ -82,20 +87,43 @@ class Operator:
             self._metrics,
             refresh=self._count_conditions,
             alive=self._is_alive,
-            ready=lambda: self._synced,
+            # A standby that is not ready would stop every rolling update.
+            ready=lambda: self._synced or not self._leads,
         )
         async with serving(app, self._settings.bind_address, self._settings.metrics_port) as port:
             _log.info("serving", port=port)
-            await self._first_round()
+            if self._settings.election.namespace:
+                await self._lead_when_elected()
+            else:
+                await self._lead()
+
+    async def _lead_when_elected(self) -> None:
+        settings = self._settings.election
+        identity = settings.identity or socket.gethostname()
+        election = Election(self._gateway, settings, identity, utc_now)
+        self._gateway.may_write = election.holds
+        try:
+            await election.acquire()
             async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(part)
-                    for part in (self.artifacts.run(), self.nodes.run(), self._rounds())
-                ]
-                self.intake.everything()
-                await self._watch()
-                for task in tasks:
-                    task.cancel()
+                keeper = group.create_task(election.keep())
+                await self._lead()
+                keeper.cancel()
+        finally:
+            await election.release()
+
+    async def _lead(self) -> None:
+        self._leads = True
+        self._metrics.leading.set(1)
+        await self._first_round()
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(part)
+                for part in (self.artifacts.run(), self.nodes.run(), self._rounds())
+            ]
+            self.intake.everything()
+            await self._watch()
+            for task in tasks:
+                task.cancel()
 
     async def _first_round(self) -> None:
         wait = self._settings.requeue_base_seconds
@@ -169,5 +197,9 @@ def _kopf_settings() -> kopf.OperatorSettings:
 async def run(settings: Settings) -> None:
     """The whole operator, until a signal."""
     metrics = Metrics(CollectorRegistry())
-    async with connect(settings.request_timeout_seconds, metrics) as gateway:
+    task = asyncio.current_task()
+    if task is not None:  # kopf takes the signal over while it runs
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    failpoint = Failpoint(settings.failpoint)
+    async with connect(settings.request_timeout_seconds, metrics, failpoint) as gateway:
         await Operator(gateway, settings, metrics).run()

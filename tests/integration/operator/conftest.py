@@ -64,9 +64,11 @@ def kubeconfig(server: ApiServer, producer: None) -> Path:
         f"/api/v1/namespaces/{SYSTEM}/serviceaccounts",
         helm.one(objects, "ServiceAccount", ACCOUNT),
     )
-    for kind in ("ClusterRole", "ClusterRoleBinding"):
-        path = f"/apis/rbac.authorization.k8s.io/v1/{kind.lower()}s"
-        server.create(path, helm.one(objects, kind, ACCOUNT))
+    for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+        item = helm.one(objects, kind, ACCOUNT)
+        inside = f"/namespaces/{SYSTEM}" if "namespace" in item["metadata"] else ""
+        path = f"/apis/rbac.authorization.k8s.io/v1{inside}/{kind.lower()}s"
+        server.create(path, item)
     return server.kubeconfig_of(SYSTEM, ACCOUNT)
 
 

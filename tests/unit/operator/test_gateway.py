@@ -14,9 +14,16 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import incluster_config
 from prometheus_client import CollectorRegistry
 
-from weightlease_operator.api_errors import ApiError, Conflict, NotFound, Refused, Unavailable
+from weightlease_operator.api_errors import (
+    ApiError,
+    Conflict,
+    NotFound,
+    NotLeading,
+    Refused,
+    Unavailable,
+)
 from weightlease_operator.gateway import Gateway, connect
-from weightlease_operator.kinds import AGENTS, ARTIFACTS, JOBS
+from weightlease_operator.kinds import AGENTS, ARTIFACTS, JOBS, LEASES
 from weightlease_operator.metrics import Metrics
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -157,3 +164,26 @@ async def test_in_a_pod_a_rotated_token_is_read_again(
     token.write_text("second")
     loader.token_expires_at = loader.token_expires_at.replace(year=2000)
     assert await configuration.get_api_key_with_prefix("BearerToken") == "bearer second"
+
+
+async def test_an_operator_that_may_not_lead_any_more_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append((request.method, request.path))
+        return web.json_response({})
+
+    async with gateway_to(handler, tmp_path, monkeypatch) as gateway:
+        gateway.may_write = lambda: False
+        with pytest.raises(NotLeading):
+            await gateway.create(JOBS, "team", {})
+        with pytest.raises(NotLeading):
+            await gateway.patch(AGENTS, "", "node", {})
+        with pytest.raises(NotLeading):
+            await gateway.delete(JOBS, "team", "job")
+        assert seen == []
+        await gateway.get(AGENTS, "", "node")
+        await gateway.patch(LEASES, "system", "operator", {})
+    assert [method for method, _ in seen] == ["GET", "PATCH"]
