@@ -1,0 +1,214 @@
+"""Modules onto shared memory and off again.
+
+`move` puts a loaded module's registered tensors into an arena; `bind` puts an arena's tensors into
+a module built on `meta`. Both keep which names are one tensor and which tensors share bytes.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from weightlease.gpu.arena import Arena
+from weightlease.gpu.device import Device
+from weightlease.gpu.errors import LayoutMismatchError, UnsupportedError
+from weightlease.gpu.layout import (
+    ITEM_SIZE,
+    ModelLayout,
+    differences,
+    place_blocks,
+    require_blocks,
+    used_bytes,
+)
+from weightlease.gpu.registered import DTYPES, Registered, Registry, registry
+from weightlease.manifest import TensorKind
+
+# Sixteen steps keep the peak near one sixteenth above the weights while they move.
+MOVING_SEGMENTS = 16
+_SCAN_DEPTH = 4
+
+
+def move(model: nn.Module, device: Device) -> tuple[Arena, ModelLayout]:
+    """Move every registered tensor of `model` into a new arena on the same device.
+
+    The tensor objects stay, so ties and references to parameters do too; addresses change, which
+    breaks captured graphs and saved pointers. Memory of the old place is free for reuse as it goes.
+
+    Raises:
+        DeviceError: the device has no room; the model is whole, partly in the arena.
+
+    """
+    found = registry(model)
+    blocks = place_blocks([block.nbytes for block in found.layout.blocks])
+    arena = Arena(device, used_bytes(blocks), segments=MOVING_SEGMENTS)
+    layout = msgspec.structs.replace(found.layout, blocks=blocks, nbytes=arena.nbytes)
+    waiting: dict[int, list[tuple[int, Registered]]] = {}
+    for number, entry in enumerate(found.entries):
+        waiting.setdefault(layout.tensors[number].block, []).append((number, entry))
+    spans = found.spans
+    del found
+    typed = _TypedViews(arena.tensor)
+    for number, (block, span) in enumerate(zip(blocks, spans, strict=True)):
+        _make_room(device, arena, block.offset + block.nbytes)
+        source = _bytes_of(span.tensor, span.begin, span.end)
+        arena.tensor[block.offset : block.offset + block.nbytes].copy_(source)
+        del source
+        for index, entry in waiting.pop(number, ()):
+            entry.tensor.data = typed.view(layout, index)
+    arena.grow(arena.nbytes)
+    device.synchronize()
+    return arena, layout
+
+
+def _make_room(device: Device, arena: Arena, end: int) -> None:
+    # torch's allocator keeps freed memory; without this the device would hold everything twice.
+    if device.torch_device.type == "cuda" and end > arena.grown_bytes:
+        torch.cuda.empty_cache()
+    arena.grow(end)
+
+
+def _bytes_of(tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return flat.set_(tensor.untyped_storage(), begin, (end - begin,), (1,))
+
+
+class _TypedViews:
+    """Views of a flat uint8 tensor, one base for each dtype."""
+
+    def __init__(self, base: torch.Tensor) -> None:
+        self._base = base
+        self._typed: dict[str, torch.Tensor] = {}
+
+    def view(self, layout: ModelLayout, index: int) -> torch.Tensor:
+        tensor = layout.tensors[index]
+        typed = self._typed.get(tensor.dtype)
+        if typed is None:
+            typed = self._typed[tensor.dtype] = self._base.view(DTYPES[tensor.dtype])
+        offset = layout.blocks[tensor.block].offset + tensor.shift
+        return typed.as_strided(tensor.shape, tensor.stride, offset // ITEM_SIZE[tensor.dtype])
+
+
+def arena_views(layout: ModelLayout, base: torch.Tensor) -> Iterator[torch.Tensor]:
+    """One view over `base`, flat uint8, per tensor of the layout, in its order."""
+    typed = _TypedViews(base)
+    return (typed.view(layout, index) for index in range(len(layout.tensors)))
+
+
+def registered_on_meta(model: nn.Module, layout: ModelLayout) -> Registry:
+    """The registry of a module built on meta, which agrees completely with `layout`.
+
+    Raises:
+        LayoutMismatchError: every difference, complete, before anything was bound.
+        UnsupportedError: the module has a tensor that is not on meta, or one that nobody registers.
+
+    """
+    require_blocks(layout)
+    found = registry(model)
+    different = differences(found.layout, layout)
+    if different:
+        raise LayoutMismatchError(different)
+    elsewhere = [entry.name for entry in found.entries if not entry.tensor.is_meta]
+    if elsewhere:
+        raise UnsupportedError(
+            "materialised_parameter",
+            f"the factory made {elsewhere[0]} on a device; registered tensors stay on meta",
+        )
+    loose = sorted(unregistered_on_meta(model))
+    if loose:
+        raise UnsupportedError(
+            "unregistered_meta_tensor",
+            f"the factory left {', '.join(loose[:5])} on meta, which no module registers; register "
+            "it as a buffer, or make it outside the meta context",
+        )
+    return found
+
+
+class Binding:
+    """A module's registered tensors over mapped memory; `release` puts meta tensors back."""
+
+    def __init__(self, model: nn.Module, found: Registry, views: Iterable[torch.Tensor]) -> None:
+        """Bind; `views` follow the registry's entries, one view for each name's tensor."""
+        self._model = model
+        self._before = found.entries
+        self._bound: list[tuple[str, weakref.ref[torch.Tensor]]] = []
+        made: dict[int, torch.Tensor] = {}
+        for entry, view in zip(found.entries, views, strict=True):
+            original = entry.tensor
+            bound = made.get(id(original))
+            if bound is None:
+                bound = made[id(original)] = _like(original, view)
+                self._bound.append((entry.name, weakref.ref(bound)))
+            _set(entry, bound)
+
+    def release(self) -> tuple[str, ...]:
+        """Put the meta tensors back; names of bound tensors that somebody still refers to.
+
+        Idempotent. The module's own references are gone afterwards in any case.
+        """
+        for entry in self._before:
+            _set(entry, entry.tensor)
+        return tuple(sorted(name for name, bound in self._bound if bound() is not None))
+
+
+def _set(entry: Registered, tensor: torch.Tensor) -> None:
+    # Straight into the tables: the checks of __setattr__ were made for the whole layout at once.
+    table: Mapping[str, Any] = (
+        entry.module._parameters  # noqa: SLF001 - torch has no public form
+        if entry.kind is TensorKind.PARAMETER
+        else entry.module._buffers  # noqa: SLF001 - the same
+    )
+    table[entry.key] = tensor  # type: ignore[index]  # one of two dicts of different values
+
+
+def _like(original: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    if isinstance(original, nn.Parameter):
+        grad = original.requires_grad
+        return torch.Tensor._make_subclass(nn.Parameter, view, grad)  # noqa: SLF001 - its own way
+    return view.detach()
+
+
+def unregistered_on_meta(model: nn.Module) -> Iterator[str]:
+    """Places in `model` that hold a meta tensor which no module registers."""
+    for path, module in model.named_modules():
+        for key, value in module.__dict__.items():
+            if key not in {"_parameters", "_buffers", "_modules"}:
+                place = f"{path}.{key}" if path else key
+                yield from _meta_tensors(place, value, _SCAN_DEPTH)
+
+
+def _meta_tensors(place: str, value: object, depth: int) -> Iterator[str]:
+    if isinstance(value, torch.Tensor):
+        if value.is_meta:
+            yield place
+    elif depth and isinstance(value, dict):
+        for key, item in value.items():
+            yield from _meta_tensors(f"{place}[{key!r}]", item, depth - 1)
+    elif depth and isinstance(value, list | tuple | set | frozenset):
+        for number, item in enumerate(value):
+            yield from _meta_tensors(f"{place}[{number}]", item, depth - 1)
+
+
+def tensors_in(regions: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Region and first byte in it of every Python tensor over one of `regions`: (address, nbytes).
+
+    Looks at every object the collector knows, so only where something is known to live.
+    """
+    for candidate in gc.get_objects():
+        if not issubclass(type(candidate), torch.Tensor) or not _has_memory(candidate):
+            continue
+        for number, (address, nbytes) in enumerate(regions):
+            if 0 <= candidate.data_ptr() - address < nbytes:
+                yield number, candidate.data_ptr() - address
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    try:
+        return not tensor.is_meta and tensor.layout == torch.strided and tensor.data_ptr() != 0
+    except RuntimeError:  # tensors without storage, such as functorch's
+        return False
