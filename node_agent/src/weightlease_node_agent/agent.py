@@ -155,10 +155,8 @@ class Agent:
 
         """
         settings = self._settings
-        await self._run(self._domains.discover)
+        await self._adopt()
         await self._run(self._domains.check)
-        for domain in self._domains.all():
-            await self._leases.adopt(domain)
         await self._lead()
         if self._volumes is not None:
             await self._volumes.start()
@@ -200,7 +198,14 @@ class Agent:
 
     # ---- what runs beside the connections ----
 
+    async def _adopt(self) -> None:
+        """Take over domains and leases that another agent has made since the last look."""
+        await self._run(self._domains.discover)
+        for domain in self._domains.all():
+            await self._leases.adopt(domain)
+
     async def _sweep_leases(self) -> None:
+        await self._run(self._domains.discover)
         await self._leases.sweep(self._domains.all())
 
     async def _sweep_artifacts(self) -> None:
@@ -209,8 +214,10 @@ class Agent:
             await self._capacity.relieve()
 
     async def _lead(self) -> None:
-        if await self._run(self._leadership.try_take):
-            self.metrics.leader.set(1)
+        if self._leadership.held or not await self._run(self._leadership.try_take):
+            return
+        self.metrics.leader.set(1)
+        await self._adopt()
 
     async def _watch(self, cluster: Cluster) -> None:
         async for event in cluster.watch_node(self._settings.node_name):

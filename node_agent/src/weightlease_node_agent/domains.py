@@ -59,6 +59,7 @@ class Domains:
         }
         self._node = node
         self._open: dict[Place, AgentDomain] = {}
+        self._unusable: set[Path] = set()
         self._lock = threading.Lock()
 
     @property
@@ -100,7 +101,7 @@ class Domains:
             return domain
 
     def discover(self) -> None:
-        """Open every domain that exists already. Blocks."""
+        """Open every domain that exists and is not open yet. Blocks."""
         for storage, export in self._exports.items():
             export.root.mkdir(mode=0o755, parents=True, exist_ok=True)
             for path in sorted(export.root.iterdir()):
@@ -109,7 +110,9 @@ class Domains:
                 try:
                     self.open(Place(path.name, storage))
                 except WeightLeaseError as error:
-                    log.warning("domain is unusable", path=str(path), failure=str(error.failure))
+                    if path not in self._unusable:
+                        log.warning("domain is unusable", path=str(path), failure=str(error))
+                    self._unusable.add(path)
 
     def _open_one(self, place: Place) -> AgentDomain:
         export = self._exports.get(place.storage_class)

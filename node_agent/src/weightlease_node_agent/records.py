@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -37,17 +38,28 @@ class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     made_for: dict[str, int] = {}
 
 
+@dataclass(frozen=True)
+class _Read:
+    record: MadeFor
+    inode: int
+    changed: int
+
+
 class Records:
-    """The records of one domain, read once and written through."""
+    """The records of one domain. Another agent may write some too while two of them overlap."""
 
     def __init__(self, domain: Path) -> None:
         self._folder = domain / RECORDS_DIRECTORY
-        self._records = {record.key: record for record in self._load()}
+        self._records: dict[str, _Read] = {}
+        if self._folder.is_dir():
+            for path in self._folder.glob("*.json"):
+                self._look(path.stem)
 
     def of(self, key: str) -> dict[str, int]:
-        """Entry ids and generations that `key` was made for."""
-        record = self._records.get(key)
-        return dict(record.made_for) if record else {}
+        """Entry ids and generations that `key` was made for, as its file says now."""
+        self._look(key)
+        read = self._records.get(key)
+        return dict(read.record.made_for) if read else {}
 
     def older_keys(self, entry_id: str, generation: int) -> list[str]:
         """Keys made for generations of an entry before this one, newest first.
@@ -56,9 +68,9 @@ class Records:
         decided against.
         """
         found = [
-            (record.made_for[entry_id], key)
-            for key, record in list(self._records.items())
-            if record.made_for.get(entry_id, generation) < generation
+            (read.record.made_for[entry_id], key)
+            for key, read in list(self._records.items())
+            if read.record.made_for.get(entry_id, generation) < generation
         ]
         return [key for _, key in sorted(found, reverse=True)]
 
@@ -76,7 +88,7 @@ class Records:
         staged = self._folder / f".{key}.{os.getpid()}"
         staged.write_bytes(canonical_json(msgspec.to_builtins(record)))
         staged.replace(target)
-        self._records[key] = record
+        self._look(key)
 
     def remove(self, key: str) -> None:
         """Forget a key whose artifact is gone."""
@@ -96,11 +108,20 @@ class Records:
             return (self._folder / f"{key}.used").lstat().st_mtime
         return 0.0
 
-    def _load(self) -> list[MadeFor]:
-        if not self._folder.is_dir():
-            return []
-        found = (read_record(path) for path in sorted(self._folder.glob("*.json")))
-        return [record for record in found if record is not None]
+    def _look(self, key: str) -> None:
+        """Take over the file of `key` unless it is the one that was read last."""
+        path = self._folder / f"{key}.json"
+        known = self._records.get(key)
+        try:
+            status = path.lstat()
+            if known and (known.inode, known.changed) == (status.st_ino, status.st_mtime_ns):
+                return
+            if (record := read_record(path)) is not None:
+                self._records[key] = _Read(record, status.st_ino, status.st_mtime_ns)
+                return
+        except OSError:
+            pass
+        self._records.pop(key, None)
 
 
 def read_record(path: Path) -> MadeFor | None:

@@ -6,8 +6,10 @@ import array
 import asyncio
 import os
 import socket
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from weightlease.errors import ProtocolError, WeightLeaseError
@@ -17,7 +19,7 @@ from weightlease_node_agent.domains import Domains, Place
 from weightlease_node_agent.exports import Export, FileMark
 from weightlease_node_agent.leader import Leadership
 from weightlease_node_agent.pins import KeyedLocks
-from weightlease_node_agent.records import MAX_RECORD_BYTES, Records
+from weightlease_node_agent.records import MAX_RECORD_BYTES, UNMANAGED, Records
 from weightlease_node_agent.server import SocketServer
 from weightlease_node_agent.settings import AuthMode, Settings
 
@@ -35,6 +37,44 @@ def test_a_record_survives_a_restart_and_ends_with_its_artifact(tmp_path: Path) 
     assert again.of(KEY) == {"team-a/x:model@": 2, "team-a/y:model@": 1}
     again.remove(KEY)
     assert Records(tmp_path).of(KEY) == {}
+
+
+def test_a_record_that_another_agent_writes_or_removes_is_seen(tmp_path: Path) -> None:
+    ours, theirs = Records(tmp_path), Records(tmp_path)
+    assert ours.of(KEY) == {}
+    theirs.add(KEY, "team-a/x:model@", 1)
+    assert ours.of(KEY) == {"team-a/x:model@": 1}
+    ours.add(KEY, "team-a/y:model@", 1)
+    assert theirs.of(KEY) == {"team-a/x:model@": 1, "team-a/y:model@": 1}
+    theirs.remove(KEY)
+    assert ours.of(KEY) == {}
+
+
+def test_the_end_of_the_last_lease_survives_a_restart_and_goes_with_the_artifact(
+    tmp_path: Path,
+) -> None:
+    records = Records(tmp_path)
+    assert records.last_use(KEY) == 0
+    before = time.time()
+    records.note_use(KEY)
+    assert abs(Records(tmp_path).last_use(KEY) - before) < 60
+    assert Records(tmp_path).of(KEY) == {}
+    records.remove(KEY)
+    assert records.last_use(KEY) == 0
+
+
+def test_the_release_before_reads_what_this_one_has_written(tmp_path: Path) -> None:
+    class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        schema_version: int
+        key: str
+        made_for: dict[str, int] = {}
+
+    records = Records(tmp_path)
+    records.add(KEY, UNMANAGED, 0)
+    records.note_use(KEY)
+    (path,) = (tmp_path / "agent").glob("*.json")
+    read = msgspec.json.decode(path.read_bytes(), type=MadeFor, strict=True)
+    assert read == MadeFor(1, KEY, {UNMANAGED: 0})
 
 
 def test_older_keys_are_those_of_earlier_generations_newest_first(tmp_path: Path) -> None:
