@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from crash_model import ForgetfulDisk
-from faults import KEY, publish, reader_sees
-from sample_producer import ASSETS, PAYLOADS
-from system_calls import Call, mutations, record
+from faults import KEY, LARGE, SMALL, publish, reader_sees
+from sample_producer import SampleProducer
+from system_calls import SLOW_SYNCS, Call, mutations, record
 from weightlease.filesystem import remove_tree
 from weightlease.reports import StoreStatus
 
@@ -47,29 +47,38 @@ class Timeline:
         return call.paths[-1] if call.name in {"rename", "chmod", "mkdir"} else call.descriptor
 
 
+@pytest.fixture(params=[SMALL, LARGE], ids=["small", "large"])
+def producer(request: pytest.FixtureRequest) -> SampleProducer:
+    chosen: SampleProducer = request.param
+    return chosen
+
+
 @pytest.fixture
-def traced(new_root: NewRoot, tmp_path: Path) -> tuple[ForgetfulDisk, list[Call], Path]:
+def traced(
+    new_root: NewRoot, tmp_path: Path, producer: SampleProducer
+) -> tuple[ForgetfulDisk, list[Call], Path]:
     """A disk before a publication, the publication's calls, and the root after it."""
     root = new_root()
     disk = ForgetfulDisk(root)
-    calls = mutations(record(lambda: print(publish(root)), tmp_path), root)
+    recorded = record(lambda: print(publish(root, producer)), tmp_path, *SLOW_SYNCS)
+    calls = mutations(recorded, root)
     return disk, calls, root
 
 
 def test_every_file_is_synced_before_ready_and_ready_before_the_rename(
-    traced: tuple[ForgetfulDisk, list[Call], Path],
+    traced: tuple[ForgetfulDisk, list[Call], Path], producer: SampleProducer
 ) -> None:
     _, calls, _ = traced
     time = Timeline(calls)
     ready, visible = time.first("openat", "/READY.json"), time.first("rename", f"artifacts/{KEY}")
-    for name in [*PAYLOADS, "manifest.json"]:
+    for name in [*producer.payloads, "manifest.json"]:
         assert time.last("write", name) < time.first("fsync", name) < ready
     synced_assets = [
         index
         for index, call in enumerate(calls)
         if call.name == "fsync" and call.descriptor.endswith(".part")
     ]
-    assert len(synced_assets) == len(ASSETS)
+    assert len(synced_assets) == len(producer.assets)
     assert synced_assets[-1] < ready
     assert ready < time.first("fsync", "/READY.json") < visible
     staging = os.path.basename(calls[visible].paths[0])
@@ -113,13 +122,12 @@ def test_a_power_cut_at_any_moment_leaves_a_whole_artifact_or_none(
 
 
 def test_the_model_would_notice_a_missing_sync(
-    traced: tuple[ForgetfulDisk, list[Call], Path], tmp_path: Path
+    traced: tuple[ForgetfulDisk, list[Call], Path], tmp_path: Path, producer: SampleProducer
 ) -> None:
     disk, calls, root = traced
+    payload = min(producer.payloads)
     forgotten = [
-        call
-        for call in calls
-        if call.name != "fsync" or not call.descriptor.endswith("model.safetensors")
+        call for call in calls if call.name != "fsync" or not call.descriptor.endswith(payload)
     ]
     finished = disk.after(forgotten, len(forgotten), root)
     assert look_after_power_cut(finished, tmp_path / "cut", eager=True) is StoreStatus.INVALID

@@ -21,6 +21,9 @@ MUTATING = (
     *("write", "pwrite64", "ftruncate", "fsync", "fdatasync", "flock"),
 )
 _CALL = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (-?\d+|\?)(?:<(.*?)>)?(.*)$")
+# A call during which another thread made one: shown in two halves, of which the second is its end.
+_BEGUN = re.compile(r"^(\d+) +(\w+)(\(.*) <unfinished \.\.\.>$")
+_ENDED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _DESCRIPTOR = re.compile(r"^(?:\d+|AT_FDCWD)<([^>]*)>")
 
@@ -87,9 +90,13 @@ def run(action: Callable[[], None], folder: Path, *options: str) -> Run:
     return Run(os.waitstatus_to_exitcode(status), parse(trace.read_text()))
 
 
-def record(action: Callable[[], None], folder: Path) -> list[Call]:
+# Who does not wait for another thread's fsync is found out by one that takes its time.
+SLOW_SYNCS = ("-e", "inject=fsync:delay_enter=100000")
+
+
+def record(action: Callable[[], None], folder: Path, *options: str) -> list[Call]:
     """The mutating system calls of `action`."""
-    done = run(action, folder, "-e", f"trace={','.join(MUTATING)}")
+    done = run(action, folder, "-e", f"trace={','.join(MUTATING)}", *options)
     assert done.status == 0
     return done.calls
 
@@ -110,10 +117,17 @@ def fail_at(call: Call, error: str) -> tuple[str, ...]:
 
 
 def parse(trace: str) -> list[Call]:
+    """The calls in the order in which they ended."""
     counts: Counter[str] = Counter()
+    begun: dict[tuple[str, str], str] = {}
     calls = []
     for line in trace.splitlines():
-        match = _CALL.match(line)
+        if half := _BEGUN.match(line):
+            begun[half[1], half[2]] = half[2] + half[3]
+            continue
+        half = _ENDED.match(line)
+        whole = begun.pop((half[1], half[2]), "") + half[3] if half else line
+        match = _CALL.match(whole)
         if match is None:
             continue
         name, arguments, result, opened, _ = match.groups()
