@@ -67,12 +67,36 @@ def find_program(name: str) -> str:
     return found
 
 
+class Program:
+    """One process of the cluster, which a test may stop and start again."""
+
+    def __init__(self, folder: Path, name: str, flags: list[str]) -> None:
+        self._folder, self._name, self._flags = folder, name, flags
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self._folder / f"{self._name}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*MORTAL, find_program(self._name), *self._flags],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+            )
+
+    def stop(self) -> None:
+        """Hard: nothing of it is kept, and the API server takes long to leave in peace."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 @dataclass(frozen=True)
 class ApiServer:
     """How to reach it, over one connection; calls are JSON and raise HttpError."""
 
     kubeconfig: Path
     connection: http.client.HTTPSConnection
+    program: Program
     token: str = TOKEN
 
     def call(
@@ -122,15 +146,20 @@ class ApiServer:
         path.write_text(json.dumps(config))
         return path
 
+    def wait_until_it_answers(self) -> None:
+        """After `program` was started again."""
+        _until_answered(lambda: self.get("/api/v1/namespaces/default"))
+        for plural in ("weightartifacts", "weightproducers", "weightnodes"):
+            # an established resource still answers 429 while its storage begins
+            _until_answered(partial(self.get, f"/apis/weightlease.io/v1alpha1/{plural}"))
+
     def install_crds(self) -> None:
         """The definitions of the tree, established."""
         root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         for path in sorted(CRDS.glob("*.yaml")):
             name = self.create(root, yaml.safe_load(path.read_text()))["metadata"]["name"]
             self.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
-        for plural in ("weightartifacts", "weightproducers", "weightnodes"):
-            # an established resource still answers 429 while its storage begins
-            _until_answered(partial(self.get, f"/apis/weightlease.io/v1alpha1/{plural}"))
+        self.wait_until_it_answers()
 
 
 @contextmanager
@@ -140,8 +169,9 @@ def running(folder: Path, *, controllers: bool = False) -> Iterator[ApiServer]:
         etcd = f"http://127.0.0.1:{_free_port()}"
         stack.enter_context(_process(folder, "etcd", _etcd_flags(folder, etcd)))
         port = _free_port()
-        stack.enter_context(_process(folder, "kube-apiserver", _api_flags(folder, etcd, port)))
-        server = _connect(folder, port)
+        flags = _api_flags(folder, etcd, port)
+        program = stack.enter_context(_process(folder, "kube-apiserver", flags))
+        server = _connect(folder, port, program)
         stack.callback(server.connection.close)
         if controllers:
             flags = [
@@ -192,17 +222,13 @@ def _api_flags(folder: Path, etcd: str, port: int) -> list[str]:
 
 
 @contextmanager
-def _process(folder: Path, name: str, flags: list[str]) -> Iterator[None]:
-    with (folder / f"{name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            [*MORTAL, find_program(name), *flags], stdout=log, stderr=subprocess.STDOUT, cwd=folder
-        )
+def _process(folder: Path, name: str, flags: list[str]) -> Iterator[Program]:
+    program = Program(folder, name, flags)
+    program.start()
     try:
-        yield
+        yield program
     finally:
-        # nothing of it is kept, and the API server takes long to leave in peace
-        process.kill()
-        process.wait()
+        program.stop()
 
 
 def _kubeconfig(folder: Path, port: int) -> Path:
@@ -222,14 +248,14 @@ def _kubeconfig(folder: Path, port: int) -> Path:
     return kubeconfig
 
 
-def _connect(folder: Path, port: int) -> ApiServer:
+def _connect(folder: Path, port: int, program: Program) -> ApiServer:
     """Wait until the server has made its certificate and answers."""
     certificate = folder / "certificates" / "apiserver.crt"
     try:
         _until_answered(certificate.stat)
         context = ssl.create_default_context(cafile=str(certificate))
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
-        server = ApiServer(_kubeconfig(folder, port), connection)
+        server = ApiServer(_kubeconfig(folder, port), connection, program)
         _until_answered(lambda: server.get("/api/v1/namespaces/default"))
     except (OSError, HttpError, http.client.HTTPException) as error:
         log = (folder / "kube-apiserver.log").read_text()[-4000:]

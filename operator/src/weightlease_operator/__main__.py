@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import structlog
 from pydantic import ValidationError
 
 from weightlease_operator import logs
-from weightlease_operator.election import LeadershipLost
 from weightlease_operator.settings import Settings
 from weightlease_operator.wiring import run
-
-_log = structlog.get_logger(__name__)
 
 
 def main() -> None:
@@ -28,12 +24,6 @@ def main() -> None:
         asyncio.run(run(settings))
     except asyncio.CancelledError:
         sys.exit(0)
-    except BaseExceptionGroup as ended:
-        lost, other = ended.split(LeadershipLost)
-        if lost is None or other is not None:
-            raise
-        _log.error("another operator leads, or may", why=str(lost.exceptions[0]))
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,18 @@ class Gateway:
                 return items, metadata.get("resourceVersion", "")
             query["continue"] = metadata["continue"]
 
+    async def each(self, kind: Kind) -> AsyncIterator[Json]:
+        """The same one by one; no more than a page is held at a time."""
+        query = {"limit": str(_PAGE)}
+        while True:
+            page = await self._call("GET", kind.collection(), query=query)
+            for item in page.get("items") or ():
+                yield item
+            more = (page.get("metadata") or {}).get("continue")
+            if not more:
+                return
+            query["continue"] = more
+
     async def create(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Json:
         """Raises Conflict when the name is taken."""
         return await self._write("POST", kind, kind.collection(namespace), body)

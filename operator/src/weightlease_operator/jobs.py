@@ -16,6 +16,7 @@ from weightlease.api.weight_artifact import Component, Source, WeightArtifactSpe
 from weightlease.api.weight_producer import WeightProducerSpec
 from weightlease.names import (
     API_VERSION,
+    CSI_DRIVER,
     ENV_PRODUCER_REQUEST,
     SOCKET_DIRECTORY,
     TOKEN_AUDIENCE,
@@ -40,7 +41,7 @@ from weightlease_operator.labels import (
     job_labels,
 )
 from weightlease_operator.plans import Start
-from weightlease_operator.settings import JobSettings
+from weightlease_operator.settings import AgentVolume, JobSettings
 
 SCRATCH = "/scratch"
 SOURCE = "/source"
@@ -149,7 +150,7 @@ def _pod(
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(start, metadata, spec, producer)],
+        "containers": [_container(start, metadata, spec, producer, settings)],
         "volumes": _volumes(spec.source, settings),
     }
     if spec.placement.tolerations:
@@ -171,13 +172,19 @@ def _pinned_to(node: str) -> Json:
 
 
 def _container(
-    start: Start, metadata: ObjectMeta, spec: WeightArtifactSpec, producer: WeightProducerSpec
+    start: Start,
+    metadata: ObjectMeta,
+    spec: WeightArtifactSpec,
+    producer: WeightProducerSpec,
+    settings: JobSettings,
 ) -> Json:
-    mounts = [
+    mounts: list[Json] = [
         {"name": "agent", "mountPath": SOCKET_DIRECTORY, "readOnly": True},
-        {"name": "token", "mountPath": posixpath.dirname(TOKEN_PATH), "readOnly": True},
         {"name": "scratch", "mountPath": SCRATCH},
     ]
+    if settings.agent_volume is AgentVolume.HOST_PATH:
+        directory = posixpath.dirname(TOKEN_PATH)
+        mounts.append({"name": "token", "mountPath": directory, "readOnly": True})
     if spec.source.hugging_face is None:
         mounts.append({"name": "source", "mountPath": SOURCE, "readOnly": True})
     resources = spec.rollout.resources or producer.resources
@@ -270,16 +277,8 @@ def _requested_source(source: Source) -> HubSource | PathSource:
 
 
 def _volumes(source: Source, settings: JobSettings) -> list[Json]:
-    token = {
-        "path": posixpath.basename(TOKEN_PATH),
-        "audience": TOKEN_AUDIENCE,
-        "expirationSeconds": TOKEN_SECONDS,
-    }
-    volumes: list[Json] = [
-        {"name": "agent", "hostPath": {"path": settings.socket_directory, "type": "Directory"}},
-        {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
-        {"name": "scratch", "emptyDir": {"sizeLimit": settings.scratch_size}},
-    ]
+    volumes = _agent_volumes(settings)
+    volumes.append({"name": "scratch", "emptyDir": {"sizeLimit": settings.scratch_size}})
     if source.persistent_volume_claim is not None:
         claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
         volumes.append({"name": "source", "persistentVolumeClaim": claim})
@@ -287,3 +286,18 @@ def _volumes(source: Source, settings: JobSettings) -> list[Json]:
         path = {"path": source.host_path.path, "type": "Directory"}
         volumes.append({"name": "source", "hostPath": path})
     return volumes
+
+
+def _agent_volumes(settings: JobSettings) -> list[Json]:
+    """The socket, and a token where the socket does not say by itself which pod connects."""
+    if settings.agent_volume is AgentVolume.CSI:
+        return [{"name": "agent", "csi": {"driver": CSI_DRIVER, "readOnly": True}}]
+    token = {
+        "path": posixpath.basename(TOKEN_PATH),
+        "audience": TOKEN_AUDIENCE,
+        "expirationSeconds": TOKEN_SECONDS,
+    }
+    return [
+        {"name": "agent", "hostPath": {"path": settings.socket_directory, "type": "Directory"}},
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -35,6 +36,13 @@ class PlanSettings(BaseModel):
     ] = False
 
 
+class AgentVolume(StrEnum):
+    """How a prewarm Job reaches the agent of its node."""
+
+    CSI = "csi"
+    HOST_PATH = "hostPath"
+
+
 class JobSettings(BaseModel):
     """What every prewarm Job gets."""
 
@@ -47,6 +55,10 @@ class JobSettings(BaseModel):
             description="limit of the folder for one downloaded shard",
         ),
     ] = "20Gi"
+    agent_volume: Annotated[
+        AgentVolume,
+        Field(description="an inline volume of the CSI driver, or the host's socket and a token"),
+    ] = AgentVolume.CSI
     socket_directory: Annotated[
         str, Field(pattern=r"^/.+$", description="the agent's socket directory on every node")
     ] = SOCKET_DIRECTORY

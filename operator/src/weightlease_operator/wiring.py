@@ -8,6 +8,7 @@ cost its bytes.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from collections import Counter
@@ -24,7 +25,7 @@ from weightlease_operator import handlers
 from weightlease_operator.api_errors import ApiError
 from weightlease_operator.applying import Applier
 from weightlease_operator.cache import Key
-from weightlease_operator.election import Election
+from weightlease_operator.election import Election, LeadershipLost
 from weightlease_operator.failpoint import Failpoint
 from weightlease_operator.fleet import Fleet
 from weightlease_operator.gateway import Gateway, connect
@@ -105,7 +106,7 @@ class Operator:
         try:
             await election.acquire()
             async with asyncio.TaskGroup() as group:
-                keeper = group.create_task(election.keep())
+                keeper = group.create_task(_keep(election))
                 await self._lead()
                 keeper.cancel()
         finally:
@@ -179,6 +180,15 @@ class Operator:
         await kopf.operator(
             registry=registry, settings=_kopf_settings(), clusterwide=True, identity=identity
         )
+
+
+async def _keep(election: Election) -> None:
+    try:
+        await election.keep()
+    except LeadershipLost as lost:
+        _log.error("this operator ends: another one leads, or may", why=str(lost))
+        # Its writes are refused already, and kopf would take its time to stop.
+        os._exit(1)
 
 
 def _kopf_settings() -> kopf.OperatorSettings:
