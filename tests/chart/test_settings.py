@@ -14,6 +14,7 @@ from helm import CHART, Object, one
 from weightlease.api.weight_producer import WeightProducer
 from weightlease.names import AGENT_METRICS_PORT, OPERATOR_METRICS_PORT, SOCKET_PATH, StorageClass
 from weightlease_node_agent import settings as agent_settings
+from weightlease_node_agent.capacity_settings import DiskCapacity, MemoryCapacity
 from weightlease_operator import settings as operator_settings
 
 
@@ -126,6 +127,8 @@ def test_ports_and_the_socket_are_those_of_the_library(everything: list[Object])
     [
         ("agent.limits", agent_settings.Limits, set()),
         ("agent.intervals", agent_settings.Intervals, set()),
+        ("agent.capacity.disk", DiskCapacity, set()),
+        ("agent.capacity.memory", MemoryCapacity, set()),
         ("operator.plan", operator_settings.PlanSettings, {"allowHostPathSources"}),
         ("operator.jobs", operator_settings.JobSettings, {"socketDirectory"}),
         (
@@ -143,9 +146,10 @@ def test_ports_and_the_socket_are_those_of_the_library(everything: list[Object])
 def test_values_offer_every_field_of_a_group_of_settings(
     path: str, model: type[BaseModel], withheld: set[str]
 ) -> None:
-    component, _, group = path.partition(".")
     schema = json.loads((CHART / "values.schema.json").read_text())
-    offered = set(schema["properties"][component]["properties"][group]["properties"])
+    for name in path.split("."):
+        schema = schema["properties"][name]
+    offered = set(schema["properties"])
     assert offered == {to_camel(name) for name in model.model_fields} - withheld
 
 

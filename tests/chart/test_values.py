@@ -57,7 +57,7 @@ def test_the_schema_knows_every_value_and_values_name_every_field() -> None:
     assert list(differences(schema, schema, values, "")) == []
 
 
-OPTIONAL = {"agent.updateStrategy.rollingUpdate.maxSurge"}
+OPTIONAL = {f"agent.updateStrategy.rollingUpdate.max{what}" for what in ("Surge", "Unavailable")}
 OPEN = re.compile(r"\.(resources|tolerations|affinity|limits|intervals|plan|jobs|election|pace)$")
 
 
