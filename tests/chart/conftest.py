@@ -14,6 +14,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     "default": {},
     "without-privileges": {
         "memory": {"enabled": False},
+        "csi": {"enabled": False},
         "rbac": {"aggregateToDefaultRoles": False},
     },
     "everything": {
@@ -50,6 +51,12 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
             "limits": {"connections": 2048, "bodySeconds": 90},
             "intervals": {"leaseSweep": 2.5},
+        },
+        "csi": {
+            "kubeletPath": "/var/data/kubelet",
+            "maxUnavailable": "10%",
+            "podAnnotations": {"example.com/note": "three"},
+            "podLabels": {"team": "platform"},
         },
         "monitoring": {
             "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from helm import CHART, HelmFailed, Object, helm, one, pod_templates, render
+from helm import CHART, HelmFailed, Object, helm, one, pod_templates, render, workload
 
 OURS = {"WeightProducer", "PodMonitor", "PrometheusRule"}
 
@@ -42,13 +42,17 @@ def test_no_two_objects_share_a_name(objects: list[Object]) -> None:
 def test_a_release_of_another_name_renders_the_same_kinds(default: list[Object]) -> None:
     renamed = render(release="gpu-pool", namespace="elsewhere")
     assert [item["kind"] for item in renamed] == [item["kind"] for item in default]
-    assert one(renamed, "DaemonSet")["metadata"]["name"] == "gpu-pool-weightlease-agent"
+    assert workload(renamed, "agent")["metadata"]["name"] == "gpu-pool-weightlease-agent"
     namespaces = {item["metadata"].get("namespace", "elsewhere") for item in renamed}
     assert namespaces == {"elsewhere"}
 
 
 def test_bindings_name_the_accounts_that_pods_use(objects: list[Object]) -> None:
-    used = {template["spec"]["serviceAccountName"] for _, template in pod_templates(objects)}
+    used = {
+        template["spec"]["serviceAccountName"]
+        for _, template in pod_templates(objects)
+        if template["spec"].get("automountServiceAccountToken", True)
+    }
     made = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
     bound = {
         subject["name"]
@@ -74,14 +78,18 @@ def test_services_and_monitors_select_exactly_one_workload(everything: list[Obje
 def test_images_come_from_the_mirror_by_tag_or_digest(rendered: dict[str, list[Object]]) -> None:
     mirrored = rendered["mirrored"]
     prefix = "registry.example.com:5000/mirror/weightlease"
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     images = {
         container["image"]
         for _, template in pod_templates(mirrored)
         for part in ("initContainers", "containers")
         for container in template["spec"].get(part, [])
     }
-    assert images == {f"{prefix}/operator:1.2.3", f"{prefix}/node-agent@sha256:{'ab' * 32}"}
-    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert images == {
+        f"{prefix}/operator:1.2.3",
+        f"{prefix}/node-agent@sha256:{'ab' * 32}",
+        f"{prefix}/csi-driver:{version}",
+    }
     producer = one(mirrored, "WeightProducer")["spec"]
     assert producer["image"] == f"{prefix}/producer:{version}"
     assert producer["imagePullPolicy"] == "Always"
@@ -104,7 +112,7 @@ def test_a_single_operator_has_no_budget_that_would_block_a_drain() -> None:
 
 
 def test_agents_run_on_tainted_nodes_by_default(default: list[Object]) -> None:
-    spec = one(default, "DaemonSet")["spec"]["template"]["spec"]
+    spec = workload(default, "agent")["spec"]["template"]["spec"]
     assert spec["tolerations"] == [{"operator": "Exists"}]
     assert spec["priorityClassName"] == "system-node-critical"
 

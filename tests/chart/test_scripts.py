@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helm import CHART, Object, one
+from helm import CHART, Object, workload
 
 PRELUDE = r"""
 set -euo pipefail
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_containers_run_these_files_with_these_arguments(default: list[Object]) -> None:
-    directories, mounter = one(default, "DaemonSet")["spec"]["template"]["spec"]["initContainers"]
+    directories, mounter = workload(default, "agent")["spec"]["template"]["spec"]["initContainers"]
     script = (CHART / "files" / "mount-memory.sh").read_text()
     assert mounter["command"][:2] == ["/bin/sh", "-euc"]
     assert mounter["command"][2].strip() == script.strip()
@@ -48,7 +48,7 @@ def test_the_containers_run_these_files_with_these_arguments(default: list[Objec
 
 
 def test_sizes_are_written_as_the_kernel_reads_them(everything: list[Object]) -> None:
-    mounter = one(everything, "DaemonSet")["spec"]["template"]["spec"]["initContainers"][1]
+    mounter = workload(everything, "agent")["spec"]["template"]["spec"]["initContainers"][1]
     assert mounter["command"][4:] == ["/var/lib/weightlease/memory", "64g", "always"]
 
 

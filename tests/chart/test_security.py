@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from helm import Object, containers, one, pod_templates
+from helm import Object, containers, one, pod_templates, workload
 from weightlease.names import AGENT_METRICS_PORT, AGENT_UID, OPERATOR_METRICS_PORT
+from weightlease_operator import guard as guard_module
 from weightlease_operator import kinds
 
 INIT_CONTAINERS = {"directories", "mount-memory"}
@@ -57,7 +58,7 @@ def test_agents_change_nothing_but_the_status_of_weight_nodes(default: list[Obje
 def test_agents_are_held_to_their_own_node_by_the_policy_of_their_account(
     objects: list[Object],
 ) -> None:
-    account = one(objects, "DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]
+    account = workload(objects, "agent")["spec"]["template"]["spec"]["serviceAccountName"]
     policy = one(objects, "ValidatingAdmissionPolicy", account)["spec"]
     (condition,) = policy["matchConditions"]
     assert condition["expression"].endswith(f":weightlease-system:{account}'")
@@ -114,8 +115,18 @@ def test_users_get_artifacts_and_nothing_else(
     assert not {"weightlease-view", "weightlease-edit"} & names
 
 
-def test_every_long_lived_container_is_confined(objects: list[Object]) -> None:
-    for _, template in pod_templates(objects):
+def confined(objects: list[Object]) -> list[Object]:
+    """Pod templates of everything but the driver, which must mount."""
+    driver = "csi-driver"
+    return [
+        template
+        for _, template in pod_templates(objects)
+        if template["metadata"]["labels"]["app.kubernetes.io/component"] != driver
+    ]
+
+
+def test_every_long_lived_container_but_the_driver_is_confined(objects: list[Object]) -> None:
+    for template in confined(objects):
         pod = template["spec"]["securityContext"]
         assert pod["runAsNonRoot"] is True
         assert pod["runAsUser"] == pod["runAsGroup"] > 0
@@ -129,7 +140,7 @@ def test_every_long_lived_container_is_confined(objects: list[Object]) -> None:
 
 
 def test_agents_have_the_uid_that_stores_trust(objects: list[Object]) -> None:
-    pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    pod = workload(objects, "agent")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsUser"] == AGENT_UID
     scripts = " ".join(pod["initContainers"][0]["command"])
     assert f"chown {AGENT_UID}:{AGENT_UID}" in scripts
@@ -145,12 +156,12 @@ def test_no_pod_joins_a_namespace_of_the_host(objects: list[Object]) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ("default", ["mount-memory"]),
-        ("everything", ["mount-memory"]),
+        ("default", ["driver", "mount-memory"]),
+        ("everything", ["driver", "mount-memory"]),
         ("without-privileges", []),
     ],
 )
-def test_the_mounter_alone_is_privileged(
+def test_those_that_mount_are_privileged_and_nobody_else(
     rendered: dict[str, list[Object]], values: str, expected: list[str]
 ) -> None:
     privileged = [
@@ -163,13 +174,63 @@ def test_the_mounter_alone_is_privileged(
             for mount in container.get("volumeMounts", [])
         )
     ]
-    assert privileged == expected
+    assert sorted(privileged) == expected
+
+
+def test_the_driver_has_no_token_no_network_port_and_only_what_it_mounts(
+    everything: list[Object],
+) -> None:
+    pod = workload(everything, "csi-driver")["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    (driver,) = pod["containers"]
+    assert "ports" not in driver
+    assert driver["securityContext"]["readOnlyRootFilesystem"] is True
+    folders = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    assert sorted(folders.values()) == [
+        "/mnt/nvme0/weightlease",
+        "/run/weightlease-csi",
+        "/var/data/kubelet/plugins/csi.weightlease.io",
+        "/var/data/kubelet/plugins_registry",
+        "/var/data/kubelet/pods",
+    ]
+    mounts = {mount["name"]: mount for mount in driver["volumeMounts"]}
+    assert mounts["store"]["readOnly"] is True
+    both_ways = [
+        name for name, mount in mounts.items() if mount.get("mountPropagation") == "Bidirectional"
+    ]
+    assert both_ways == ["pods"]
+
+
+def test_the_kubelet_says_whose_a_volume_is_and_restricted_namespaces_may_have_it(
+    default: list[Object],
+) -> None:
+    driver = one(default, "CSIDriver", "csi.weightlease.io")
+    assert driver["spec"] == {
+        "attachRequired": False,
+        "podInfoOnMount": True,
+        "volumeLifecycleModes": ["Ephemeral"],
+        "fsGroupPolicy": "None",
+    }
+    profile = "security.openshift.io/csi-ephemeral-volume-profile"
+    assert driver["metadata"]["labels"][profile] == "restricted"
+
+
+def test_an_uninstall_asks_first_whether_pods_have_volumes(
+    rendered: dict[str, list[Object]],
+) -> None:
+    guard = one(rendered["default"], "Job")
+    assert guard["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    assert guard["spec"]["backoffLimit"] == 0
+    (container,) = guard["spec"]["template"]["spec"]["containers"]
+    assert container["command"][1:] == ["-m", guard_module.__name__]
+    assert [item for item in rendered["without-privileges"] if item["kind"] == "Job"] == []
 
 
 def test_the_other_root_container_may_change_owners_and_nothing_more(
     objects: list[Object],
 ) -> None:
-    pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    pod = workload(objects, "agent")["spec"]["template"]["spec"]
     assert {container["name"] for container in pod["initContainers"]} <= INIT_CONTAINERS
     security = pod["initContainers"][0]["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
@@ -187,14 +248,15 @@ def test_the_operator_mounts_nothing_of_the_host(objects: list[Object]) -> None:
     ("values", "store"),
     [("default", "/var/lib/weightlease"), ("everything", "/mnt/nvme0/weightlease")],
 )
-def test_the_agent_mounts_the_store_and_the_socket_folder_alone(
+def test_the_agent_mounts_the_store_and_the_socket_folders_alone(
     rendered: dict[str, list[Object]], values: str, store: str
 ) -> None:
-    volumes = one(rendered[values], "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    volumes = workload(rendered[values], "agent")["spec"]["template"]["spec"]["volumes"]
     paths = [volume["hostPath"] for volume in volumes if "hostPath" in volume]
     assert paths == [
         {"path": store, "type": "DirectoryOrCreate"},
         {"path": "/run/weightlease", "type": "DirectoryOrCreate"},
+        {"path": "/run/weightlease-csi", "type": "DirectoryOrCreate"},
     ]
 
 
@@ -202,7 +264,7 @@ def test_the_agent_mounts_the_store_and_the_socket_folder_alone(
 def test_what_is_handed_out_is_opened_through_a_recursive_read_only_mount(
     rendered: dict[str, list[Object]], values: str, mode: str
 ) -> None:
-    (agent,) = one(rendered[values], "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (agent,) = workload(rendered[values], "agent")["spec"]["template"]["spec"]["containers"]
     mounts = {mount["mountPath"]: mount for mount in agent["volumeMounts"]}
     # the API server refuses recursiveReadOnly together with a mountPropagation
     assert mounts["/var/lib/weightlease-export"] == {

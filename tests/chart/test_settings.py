@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,17 +11,24 @@ import pytest
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from helm import CHART, Object, one
+from helm import CHART, Object, one, workload
 from weightlease.api.weight_producer import WeightProducer
-from weightlease.names import AGENT_METRICS_PORT, OPERATOR_METRICS_PORT, SOCKET_PATH, StorageClass
+from weightlease.names import (
+    AGENT_METRICS_PORT,
+    OPERATOR_METRICS_PORT,
+    SOCKET_PATH,
+    VOLUMES_DIRECTORY,
+    StorageClass,
+)
+from weightlease_csi_driver.main import endpoint_of, read_arguments, registration_of
 from weightlease_node_agent import settings as agent_settings
 from weightlease_node_agent.capacity_settings import DiskCapacity, MemoryCapacity
 from weightlease_operator import settings as operator_settings
 
 
-def environment(objects: list[Object], kind: str) -> dict[str, str]:
+def environment(objects: list[Object], component: str) -> dict[str, str]:
     """What the long-lived container of that workload is told; downward values are made up."""
-    (container,) = one(objects, kind)["spec"]["template"]["spec"]["containers"]
+    (container,) = workload(objects, component)["spec"]["template"]["spec"]["containers"]
     return {item["name"]: item.get("value", "from-the-node") for item in container["env"]}
 
 
@@ -38,12 +46,12 @@ def names_of(model: type[BaseModel], prefix: str) -> set[str]:
 
 def test_every_variable_of_the_agent_exists(objects: list[Object]) -> None:
     known = names_of(agent_settings.Settings, "WEIGHTLEASE_")
-    assert set(environment(objects, "DaemonSet")) <= known
+    assert set(environment(objects, "agent")) <= known
 
 
 def test_every_variable_of_the_operator_exists(objects: list[Object]) -> None:
     known = names_of(operator_settings.Settings, "WEIGHTLEASE_OPERATOR_")
-    assert set(environment(objects, "Deployment")) <= known
+    assert set(environment(objects, "operator")) <= known
 
 
 @pytest.fixture
@@ -56,16 +64,17 @@ def set_environment(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_agent_starts_from_its_variables(objects: list[Object], set_environment: Any) -> None:
-    set_environment(environment(objects, "DaemonSet"))
+    set_environment(environment(objects, "agent"))
     settings = agent_settings.Settings()
-    pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    pod = workload(objects, "agent")["spec"]["template"]["spec"]
     (agent,) = pod["containers"]
     assert settings.node_name == "from-the-node"
     assert agent["ports"] == [{"name": "metrics", "containerPort": settings.http_port}]
     mounts = {mount["mountPath"]: mount for mount in agent["volumeMounts"]}
     made = {argument.partition(":")[2] for argument in pod["initContainers"][0]["command"][4:]}
-    assert str(settings.socket.parent) in mounts
-    assert made == {str(settings.socket.parent), *map(str, settings.roots.values())}
+    folders = {str(each) for each in (settings.socket.parent, settings.volumes) if each is not None}
+    assert folders <= mounts.keys()
+    assert made == folders | {str(root) for root in settings.roots.values()}
     for storage_class, root in settings.roots.items():
         export = settings.export_of(storage_class)
         assert export is not None
@@ -75,17 +84,54 @@ def test_the_agent_starts_from_its_variables(objects: list[Object], set_environm
         assert export.name == root.name == storage_class
 
 
+def test_agent_and_driver_meet_in_one_folder(default: list[Object], set_environment: Any) -> None:
+    set_environment(environment(default, "agent"))
+    assert str(agent_settings.Settings().volumes) == VOLUMES_DIRECTORY
+    for component in ("agent", "csi-driver"):
+        pod = workload(default, component)["spec"]["template"]["spec"]
+        folders = {volume["name"]: volume.get("hostPath") for volume in pod["volumes"]}
+        (container,) = pod["containers"]
+        mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        assert folders[mounted[VOLUMES_DIRECTORY]]["path"] == VOLUMES_DIRECTORY
+        assert folders[mounted["/var/lib/weightlease"]]["path"] == "/var/lib/weightlease"
+
+
+def test_the_driver_starts_from_its_arguments(
+    rendered: dict[str, list[Object]], set_environment: Any
+) -> None:
+    for values, kubelet in (("default", "/var/lib/kubelet"), ("everything", "/var/data/kubelet")):
+        (driver,) = workload(rendered[values], "csi-driver")["spec"]["template"]["spec"][
+            "containers"
+        ]
+        set_environment(environment(rendered[values], "csi-driver"))
+        given = read_arguments(driver["args"])
+        assert (given.node_name, given.kubelet) == ("from-the-node", kubelet)
+        mounts = {mount["mountPath"] for mount in driver["volumeMounts"]}
+        assert {given.volumes, given.store, f"{kubelet}/pods"} <= mounts
+        for socket in (endpoint_of(kubelet), registration_of(kubelet)):
+            assert posixpath.dirname(socket) in mounts
+        assert driver["readinessProbe"]["exec"]["command"][-1] == endpoint_of(kubelet)
+
+
+def test_jobs_use_the_driver_where_there_is_one(
+    rendered: dict[str, list[Object]], set_environment: Any
+) -> None:
+    for values, volume in (("default", "csi"), ("without-privileges", "hostPath")):
+        set_environment(environment(rendered[values], "operator"))
+        assert operator_settings.Settings().jobs.agent_volume == volume
+
+
 def test_the_memory_class_goes_with_its_mount(
     rendered: dict[str, list[Object]], set_environment: Any
 ) -> None:
-    set_environment(environment(rendered["without-privileges"], "DaemonSet"))
+    set_environment(environment(rendered["without-privileges"], "agent"))
     assert set(agent_settings.Settings().roots) == {StorageClass.DISK}
 
 
 def test_limits_and_intervals_reach_the_agent(
     everything: list[Object], set_environment: Any
 ) -> None:
-    set_environment(environment(everything, "DaemonSet"))
+    set_environment(environment(everything, "agent"))
     settings = agent_settings.Settings()
     assert (settings.limits.connections, settings.limits.body_seconds) == (2048, 90)
     assert settings.intervals.lease_sweep == 2.5
@@ -94,11 +140,11 @@ def test_limits_and_intervals_reach_the_agent(
 def test_the_operator_starts_from_its_variables(
     everything: list[Object], default: list[Object], set_environment: Any
 ) -> None:
-    set_environment(environment(default, "Deployment"))
+    set_environment(environment(default, "operator"))
     assert operator_settings.Settings().plan.allow_host_path_sources is False
     election = operator_settings.Settings().election
     assert (election.namespace, election.name) == ("weightlease-system", "weightlease-operator")
-    set_environment(environment(everything, "Deployment"))
+    set_environment(environment(everything, "operator"))
     settings = operator_settings.Settings()
     (container,) = one(everything, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["ports"] == [{"name": "metrics", "containerPort": settings.metrics_port}]
@@ -130,7 +176,7 @@ def test_ports_and_the_socket_are_those_of_the_library(everything: list[Object])
         ("agent.capacity.disk", DiskCapacity, set()),
         ("agent.capacity.memory", MemoryCapacity, set()),
         ("operator.plan", operator_settings.PlanSettings, {"allowHostPathSources"}),
-        ("operator.jobs", operator_settings.JobSettings, {"socketDirectory"}),
+        ("operator.jobs", operator_settings.JobSettings, {"agentVolume", "socketDirectory"}),
         (
             "operator.election",
             operator_settings.ElectionSettings,

@@ -41,6 +41,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "an interval without a unit": {"monitoring": {"podMonitor": {"interval": "30"}}},
     "an empty network peer": {"networkPolicy": {"metricsFrom": [{}]}},
     "a port out of range": {"networkPolicy": {"apiServerPorts": [70000]}},
+    "a relative kubelet": {"csi": {"kubeletPath": "kubelet"}},
+    "a kubelet that climbs": {"csi": {"kubeletPath": "/var/lib/../kubelet"}},
+    "no driver at a time": {"csi": {"maxUnavailable": 0}},
     "a name with capitals": {"fullnameOverride": "WeightLease"},
 }
 

@@ -103,3 +103,15 @@ def one(objects: Sequence[Object], kind: str, name: str = "") -> Object:
     ]
     assert len(found) == 1, f"{len(found)} objects are {kind} {name}"
     return found[0]
+
+
+def workload(objects: Sequence[Object], component: str) -> Object:
+    """The only DaemonSet or Deployment of a component: agent, operator, csi-driver."""
+    found = [
+        item
+        for item in objects
+        if item["kind"] in ("DaemonSet", "Deployment")
+        and item["metadata"]["labels"]["app.kubernetes.io/component"] == component
+    ]
+    assert len(found) == 1, f"{len(found)} workloads are {component}"
+    return found[0]

@@ -17,7 +17,12 @@ from weightlease_demo.kubectl import Kubectl
 REPOSITORY = Path(__file__).resolve().parents[3]
 NAMESPACE = "weightlease-system"
 RELEASE = "weightlease"
-_IMAGE_VALUES = {"operator": "operator", "node-agent": "nodeAgent", "producer": "producer"}
+_IMAGE_VALUES = {
+    "operator": "operator",
+    "node-agent": "nodeAgent",
+    "csi-driver": "csiDriver",
+    "producer": "producer",
+}
 
 
 class ClusterError(RuntimeError):

@@ -135,7 +135,8 @@ async def test_a_long_list_comes_in_pages_by_selector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def handler(request: web.Request) -> web.Response:
-        assert "weightlease.io/artifact-uid" in request.query["labelSelector"]
+        selects = "weightlease.io/artifact-uid" in request.query.get("labelSelector", "")
+        assert selects is request.path.endswith("jobs")
         page = int(request.query.get("continue", "0"))
         more = {"continue": str(page + 1)} if page < 2 else {}
         metadata = {"resourceVersion": "77"} | more
@@ -143,7 +144,9 @@ async def test_a_long_list_comes_in_pages_by_selector(
 
     async with gateway_to(handler, tmp_path, monkeypatch) as gateway:
         items, version = await gateway.list(JOBS)
+        one_by_one = [item async for item in gateway.each(AGENTS)]
     assert [item["page"] for item in items] == [0, 1, 2]
+    assert one_by_one == items
     assert version == "77"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +13,12 @@ import pytest
 from planning_world import HUB, KEY, MANIFEST, PRODUCER
 from weightlease.api.base import ObjectMeta
 from weightlease.api.weight_artifact import WeightArtifactSpec
-from weightlease.names import SOCKET_PATH, TOKEN_AUDIENCE, TOKEN_PATH
+from weightlease.names import CSI_DRIVER, SOCKET_PATH, TOKEN_AUDIENCE, TOKEN_PATH
 from weightlease.producer.request import HubSource, PathSource, decode_request
 from weightlease.reasons import NON_RETRYABLE_EXIT_CODES
 from weightlease_operator.jobs import build_job
 from weightlease_operator.plans import Start
-from weightlease_operator.settings import JobSettings
+from weightlease_operator.settings import AgentVolume, JobSettings
 
 METADATA = ObjectMeta(name="model", namespace="team", uid="uid-1", generation=3)
 START = Start(
@@ -37,9 +38,12 @@ SOURCES: dict[str, dict[str, Any]] = {
 }
 
 
-def job(start: Start = START, **spec: Any) -> dict[str, Any]:
+BY_HOST_PATH = JobSettings(agent_volume=AgentVolume.HOST_PATH)
+
+
+def job(start: Start = START, settings: JobSettings | None = None, **spec: Any) -> dict[str, Any]:
     parsed = WeightArtifactSpec.model_validate({"source": HUB} | spec)
-    return build_job(start, METADATA, parsed, PRODUCER, JobSettings())
+    return build_job(start, METADATA, parsed, PRODUCER, settings or JobSettings())
 
 
 def pod(built: dict[str, Any]) -> dict[str, Any]:
@@ -54,8 +58,10 @@ def environment(built: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("version", ["1.33", "1.37"])
-def test_kubernetes_accepts_it(source: str, version: str) -> None:
-    built = job(source=SOURCES[source], rollout={"resources": {"limits": {"cpu": 2}}})
+@pytest.mark.parametrize("settings", [JobSettings(), BY_HOST_PATH])
+def test_kubernetes_accepts_it(source: str, version: str, settings: JobSettings) -> None:
+    resources = {"resources": {"limits": {"cpu": 2}}}
+    built = job(settings=settings, source=SOURCES[source], rollout=resources)
     kubernetes_validate.validate(built, version, strict=True)
 
 
@@ -112,7 +118,7 @@ def test_the_operator_owns_attempts_and_disruptions_cost_none() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_it_meets_the_restricted_profile_but_for_host_paths(source: str) -> None:
+def test_it_meets_the_restricted_profile_but_for_a_source_that_is_a_host_path(source: str) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted"""
     built = pod(job(source=SOURCES[source]))
     assert not {"hostNetwork", "hostPID", "hostIPC"} & built.keys()
@@ -125,14 +131,24 @@ def test_it_meets_the_restricted_profile_but_for_host_paths(source: str) -> None
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
-    allowed = {"projected", "emptyDir", "persistentVolumeClaim"}
-    host = {"agent", "source"} if source == "host" else {"agent"}
+    allowed = {"csi", "projected", "emptyDir", "persistentVolumeClaim"}
+    host = {"source"} if source == "host" else set()
     for volume in built["volumes"]:
         assert (set(volume) - {"name"} <= allowed) or volume["name"] in host
 
 
-def test_it_reaches_the_agent_with_a_token_for_nothing_else() -> None:
+def test_it_reaches_the_agent_by_a_volume_that_says_who_it_is() -> None:
     built = pod(job())
+    volumes = {each["name"]: each for each in built["volumes"]}
+    mounts = {each["name"]: each for each in built["containers"][0]["volumeMounts"]}
+    assert volumes["agent"]["csi"] == {"driver": CSI_DRIVER, "readOnly": True}
+    assert posixpath.dirname(SOCKET_PATH) == mounts["agent"]["mountPath"]
+    assert "token" not in volumes.keys() | mounts.keys()
+    assert built["automountServiceAccountToken"] is False
+
+
+def test_without_the_driver_it_mounts_the_hosts_socket_and_a_token_for_nothing_else() -> None:
+    built = pod(job(settings=BY_HOST_PATH))
     assert built["automountServiceAccountToken"] is False
     volumes = {each["name"]: each for each in built["volumes"]}
     mounts = {each["name"]: each for each in built["containers"][0]["volumeMounts"]}

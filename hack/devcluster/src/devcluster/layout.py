@@ -24,6 +24,7 @@ BOUND_PATHS = (
     "/var/lib/kubelet",
     "/var/lib/weightlease",
     "/run/weightlease",
+    "/run/weightlease-csi",
     "/run/containerd",
     "/var/log/pods",
     "/var/log/containers",

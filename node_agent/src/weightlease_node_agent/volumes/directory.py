@@ -124,6 +124,8 @@ class VolumeDirectory:
     def load(self) -> list[VolumeRecord]:
         """Every volume with a sound record; the folders of all others are removed."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Whoever made it, nobody else may come near the sockets in it.
+        self.root.chmod(0o700)
         found = []
         for path in sorted(self.root.iterdir()):
             if _HANDLE.fullmatch(path.name) is None or path.is_symlink() or not path.is_dir():
