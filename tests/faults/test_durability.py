@@ -14,6 +14,7 @@ from sample_producer import SampleProducer
 from system_calls import SLOW_SYNCS, Call, mutations, record
 from weightlease.filesystem import remove_tree
 from weightlease.reports import StoreStatus
+from weightlease.store.layout import PUBLISHED_MODE, SEALED_MODE
 
 NewRoot = Callable[[], Path]
 
@@ -83,6 +84,19 @@ def test_every_file_is_synced_before_ready_and_ready_before_the_rename(
     assert ready < time.first("fsync", "/READY.json") < visible
     staging = os.path.basename(calls[visible].paths[0])
     assert time.first("fsync", "/READY.json") < time.first("fsync", f"tmp/{staging}") < visible
+
+
+def test_what_becomes_visible_carries_the_mark_of_the_unfinished_until_it_is_complete(
+    traced: tuple[ForgetfulDisk, list[Call], Path],
+) -> None:
+    _, calls, _ = traced
+    time = Timeline(calls)
+    visible = time.first("rename", f"artifacts/{KEY}")
+    staging = f"tmp/{os.path.basename(calls[visible].paths[0])}"
+    sealed = time.first("chmod", staging)
+    assert time.first("fsync", "/READY.json") < sealed < time.last("fsync", staging) < visible
+    assert calls[sealed].mode == SEALED_MODE
+    assert calls[time.first("chmod", f"artifacts/{KEY}")].mode == PUBLISHED_MODE
 
 
 def test_assets_are_durable_before_the_artifact_that_names_them_is_visible(
