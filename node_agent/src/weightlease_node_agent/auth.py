@@ -73,6 +73,7 @@ class UidAuthenticator:
 @dataclass(frozen=True)
 class _Verdict:
     peer: Peer
+    judged_at: float
     fresh_until: float
 
 
@@ -106,7 +107,8 @@ class TokenAuthenticator:
             raise unauthenticated(f"a token of {len(token)} bytes exceeds {MAX_TOKEN_BYTES}")
         digest = hashlib.sha256(token.encode()).digest()
         known = self._verdicts.get(digest)
-        if known is not None and self._now() < known.fresh_until:
+        # A clock that was set back must not make a verdict last longer.
+        if known is not None and known.judged_at <= self._now() < known.fresh_until:
             self._count(Review.CACHED)
             return replace(known.peer, credentials=credentials)
         origin = f"uid {credentials.uid} pid {credentials.pid}"
@@ -130,7 +132,7 @@ class TokenAuthenticator:
         now = self._now()
         expires = token_expiry(token)
         peer = replace(peer, expires_at=now + CACHE_SECONDS if expires is None else expires)
-        self._verdicts[digest] = _Verdict(peer, min(peer.expires_at, now + CACHE_SECONDS))
+        self._verdicts[digest] = _Verdict(peer, now, min(peer.expires_at, now + CACHE_SECONDS))
         self._verdicts.move_to_end(digest)
         while len(self._verdicts) > _CACHE_ENTRIES:
             self._verdicts.popitem(last=False)

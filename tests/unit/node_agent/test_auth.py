@@ -67,6 +67,14 @@ async def test_a_verdict_is_not_kept_past_the_tokens_end() -> None:
     assert world.reviewer.calls == 2
 
 
+async def test_a_verdict_lasts_no_longer_when_the_clock_is_set_back() -> None:
+    world, token = World(), jwt(exp=9999)
+    await world.authenticator.authenticate(CREDENTIALS, token)
+    world.now = 400.0
+    await world.authenticator.authenticate(CREDENTIALS, token)
+    assert world.reviewer.calls == 2
+
+
 async def test_a_known_token_serves_without_the_api_server_but_publishes_nothing() -> None:
     world, token = World(), jwt(exp=2000)
     await world.authenticator.authenticate(CREDENTIALS, token)
