@@ -7,21 +7,19 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 import weightlease
-from agent_process import QUICK, AgentProcess, wait_until
+from agent_process import AgentProcess, wait_until
 from fake_api_server import FakeApiServer
 from raw_peer import RawPeer, RefusedError
 from small_artifact import identity
+from volume_world import ASSETS, JOB_POD, agent_with_volumes, entry, publish
 from weightlease import wire
 from weightlease.errors import Failure, FailureCode, WeightLeaseError
 
-JOB_POD = "warm-minilm-x7k2p"
-ASSETS = {"config.json": b"{}", "tokenizer/vocab.txt": b"a\nb\n"}
 VOLUME = wire.PublishVolumeParams(
     volume_id="csi-" + "0" * 64,
     target="/var/lib/kubelet/pods/uid-0/volumes/kubernetes.io~csi/weights/mount",
@@ -31,18 +29,6 @@ VOLUME = wire.PublishVolumeParams(
     service_account="default",
 )
 WITH_FILES = msgspec.structs.replace(VOLUME, artifact="minilm")
-
-
-def entry(**changes: object) -> dict[str, Any]:
-    return {
-        "id": "team-a/minilm:model@",
-        "namespace": "team-a",
-        "name": "minilm",
-        "component": "model",
-        "generation": 1,
-        "storageClass": "disk",
-        "job": "warm-minilm",
-    } | changes
 
 
 @pytest.fixture
@@ -60,24 +46,14 @@ def volumes() -> Iterator[Path]:
 
 @pytest.fixture
 def agent(tmp_path: Path, api: FakeApiServer, volumes: Path) -> Iterator[AgentProcess]:
-    environment = QUICK | {
-        "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
-        "WEIGHTLEASE_NODE_NAME": api.node,
-        "WEIGHTLEASE_VOLUMES": str(volumes),
-    }
-    with AgentProcess(tmp_path, environment=environment, uid_mode=False) as started:
+    with agent_with_volumes(tmp_path, api, volumes) as started:
         yield started
 
 
 @pytest.fixture
 def key(agent: AgentProcess, api: FakeApiServer, payload: bytes) -> str:
     """A published artifact that the spec names."""
-    api.set_spec(entry())
-    wait_until(lambda: agent.get("/readyz")[0] == 200)
-    with agent.peer(token=api.add_pod(JOB_POD)) as job:
-        published = job.publish(identity(), payload, ASSETS)
-    api.set_spec(entry(key=published.key, manifestSha256=published.manifest_sha256))
-    return published.key
+    return publish(agent, api, payload)
 
 
 def ask(volumes: Path, volume: wire.PublishVolumeParams = VOLUME) -> wire.PublishVolumeResult:
