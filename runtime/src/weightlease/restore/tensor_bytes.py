@@ -1,8 +1,11 @@
-"""The bytes of a CPU tensor, without a copy."""
+"""The bytes of a CPU tensor without a copy, and the same values in another dtype."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from weightlease.errors import FailureCode, Stage, WeightLeaseError
+from weightlease.lease_tensors import torch_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -16,3 +19,22 @@ def flat_bytes(tensor: torch.Tensor) -> memoryview:
     if flat.numel() == 0:
         return memoryview(b"")
     return flat.view(torch.uint8).numpy().data
+
+
+def cast(data: memoryview, source: str, target: str) -> memoryview:
+    """`data` of safetensors dtype `source` as `target`, rounded to nearest even.
+
+    Raises:
+        WeightLeaseError: unsupported; torch is missing, or has one of the dtypes not.
+
+    """
+    known, wanted = torch_dtype(source), torch_dtype(target)
+    if known is None or wanted is None:
+        raise WeightLeaseError.of(
+            Stage.PRODUCTION,
+            FailureCode.UNSUPPORTED,
+            f"this torch cannot cast {source} to {target}",
+        )
+    import torch
+
+    return flat_bytes(torch.frombuffer(data, dtype=known).to(wanted))

@@ -31,6 +31,7 @@ from weightlease.source.model import (
     patient,
     silent,
 )
+from weightlease.source.random_access import read_at
 from weightlease.source.selection import printable
 
 MAX_DEPTH = 32
@@ -217,6 +218,10 @@ class OpenFolderFile:
             yield buffer[:count]
         if offset != self._file.size:
             raise _changed(self._file, f"{offset} bytes instead of {self._file.size}")
+
+    def read_at(self, offset: int, size: int) -> bytearray:
+        """See `RandomAccessFile`."""
+        return read_at(self._fd, self._file, offset, size)
 
     def digest(self, progress: Callable[[int], None] | None = None) -> str:
         """Sha256 of the bytes as they are now."""

@@ -35,6 +35,7 @@ from weightlease.source.model import (
     patient,
     silent,
 )
+from weightlease.source.random_access import read_at
 from weightlease.source.selection import printable
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -225,6 +226,10 @@ class OpenHubFile:
         while count := os.preadv(self._descriptor, [buffer], offset):
             offset += count
             yield buffer[:count]
+
+    def read_at(self, offset: int, size: int) -> bytearray:
+        """See `RandomAccessFile`."""
+        return read_at(self._descriptor, self._file, offset, size)
 
     def digest(self, hasher: hashlib._Hash) -> str:
         """The bytes' digest by `hasher`, in hex."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -69,6 +69,19 @@ class OpenFile(Protocol):
 
         Raises:
             SourceError: `ChecksumMismatch` or `SourceChanged`, with expected and actual.
+
+        """
+
+
+@runtime_checkable
+class RandomAccessFile(OpenFile, Protocol):
+    """An open file that can be read anywhere, as often as needed."""
+
+    def read_at(self, offset: int, size: int) -> bytearray:
+        """Exactly `size` bytes from byte `offset` on.
+
+        Raises:
+            SourceError: the file ends before, or cannot be read.
 
         """
 
