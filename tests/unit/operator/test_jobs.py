@@ -161,6 +161,14 @@ def test_without_the_driver_it_mounts_the_hosts_socket_and_a_token_for_nothing_e
     assert f"{mounts['token']['mountPath']}/{token['path']}" == TOKEN_PATH
 
 
+def test_a_dollar_in_a_spec_is_no_reference_to_a_variable() -> None:
+    odd = "$(HF_TOKEN)$$(HOME)\\$$x"
+    built = job(source=HUB | {"modelId": odd})
+    value = environment(built)["WEIGHTLEASE_PRODUCER_REQUEST"]["value"]
+    assert "$" not in value
+    assert decode_request(value).model_id == odd
+
+
 def test_the_request_carries_the_canarys_digests_and_the_producers_abi() -> None:
     built = job(source=HUB | {"modelId": "org/base"}, storageClass="memory")
     request = decode_request(environment(built)["WEIGHTLEASE_PRODUCER_REQUEST"]["value"])

@@ -94,8 +94,8 @@ class ProducerRequest(_Part, frozen=True):
 
 
 def encode_request(request: ProducerRequest) -> str:
-    """The JSON for the Job's environment."""
-    return msgspec.json.encode(request).decode()
+    """The JSON for the Job's environment, where Kubernetes would take `$` for its own."""
+    return msgspec.json.encode(request).decode().replace("$", "\\u0024")
 
 
 def decode_request(text: str) -> ProducerRequest:
