@@ -206,6 +206,15 @@ def test_a_store_with_limits_is_opened_with_its_own_limits(checkpoint: Path, roo
     assert weightlease("ls", "--root", root).code == 0
 
 
+def test_a_store_with_limits_that_cannot_be_is_not_the_users_mistake(root: Path, key: str) -> None:
+    policy = root / "domain-policy.json"
+    limits = json.loads(policy.read_bytes()) | {"max_artifact_bytes": -5}
+    policy.unlink()
+    policy.write_text(json.dumps(limits))
+    done = weightlease("verify", key, "--root", root)
+    assert (done.code, "max_artifact_bytes is -5 on disk" in done.error) == (6, True)
+
+
 @pytest.mark.parametrize("where", [".", "..", "../../memory"])
 def test_a_running_agents_root_is_read_and_never_changed(
     checkpoint: Path, tmp_path: Path, where: str

@@ -128,10 +128,14 @@ def _policy(path: str) -> DomainPolicy:
     try:
         domain = _read(path, DOMAIN_FILE, DomainRecord)
         limits = _read(path, POLICY_FILE, PolicyRecord)
+        return _recorded(domain, limits)
     except (OSError, WeightLeaseError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # New, or broken: the store itself says what is wrong with it.
         found = filesystem.storage_class_of(filesystem.filesystem_type(path))
         return DomainPolicy(storage_class=found)
+
+
+def _recorded(domain: DomainRecord, limits: PolicyRecord) -> DomainPolicy:
     disk = domain.storage_class == "disk"
     capacity = CapacityPolicy(
         limits.max_artifact_bytes, limits.max_store_bytes, limits.min_free_bytes
