@@ -107,10 +107,11 @@ test: venv packages  ## everything, set-up included
 # ---- generated files ----
 
 .PHONY: generate
-generate: venv  ## write what is made from code: the custom resource definitions, docs/metrics.md, the matrix in docs/security.md and the messages of CSI
+generate: venv  ## write what is made from code: the custom resource definitions, docs/metrics.md, docs/failure-modes.md, the matrix in docs/security.md and the messages of CSI
 	$(BIN)/python -m weightlease.api.generate crds
 	$(BIN)/python -m weightlease.api.generate charts/weightlease/crds
 	$(BIN)/python hack/docs/metrics_document.py docs/metrics.md
+	$(BIN)/python hack/docs/failure_modes_document.py docs/failure-modes.md
 	PYTHONPATH=tests/support $(BIN)/python hack/docs/security_document.py docs/security.md
 	cd csi_driver/src && $(abspath $(BIN))/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. \
 	    weightlease_csi_driver/protocol/*.proto

@@ -102,6 +102,7 @@ def test_the_operator_may_watch_whatever_it_watches(default: list[Object]) -> No
     for kind in (kinds.NAMESPACES, kinds.CLAIMS):
         assert verbs_of(default, role, f"{kind.group}/{kind.plural}") == {"get"}
     assert verbs_of(default, role, f"{kinds.EVENTS.group}/{kinds.EVENTS.plural}") == {"create"}
+    assert verbs_of(default, role, f"/{kinds.POD_EVENTS.plural}") == {"list"}
 
 
 def test_users_get_artifacts_and_nothing_else(

@@ -36,6 +36,16 @@ class FakeApi:
             raise NotFound(f"there is no {kind.plural}/{name}", 404)
         return copy.deepcopy(found)
 
+    async def find(self, kind: Kind, namespace: str, selector: str) -> list[Object]:
+        """Objects of the kind whose involvedObject.uid is the selector's."""
+        self.calls.append(("find", kind.plural, selector))
+        return [
+            copy.deepcopy(stored)
+            for (plural, inside, _), stored in self.objects.items()
+            if (plural, inside) == (kind.plural, namespace)
+            and selector == f"involvedObject.uid={stored['involvedObject']['uid']}"
+        ]
+
     async def create(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
         name = body["metadata"]["name"]
         self._write("create", kind, name)

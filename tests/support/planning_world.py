@@ -124,6 +124,7 @@ class World:
                 attempt=start.attempt,
                 content=start.content,
                 retry=start.retry,
+                node_uid=start.node_uid,
             )
         if decided.status is not None:
             self.status = decided.status

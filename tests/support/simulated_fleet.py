@@ -107,6 +107,31 @@ class SimulatedFleet:
 
     # ---- a kubelet with a producer ----
 
+    def bind(self, pod: Object) -> None:
+        """The scheduler gives the pod the node that its Job asks for."""
+        metadata = pod["metadata"]
+        target = {"apiVersion": "v1", "kind": "Node", "name": _node_of(pod["spec"])}
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding"
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": metadata["name"]}}
+        self.server.create(path, body | {"target": target})
+
+    def waits(self, pod: Object, reason: str, message: str) -> None:
+        """The pod's container does not start."""
+        waiting = {"reason": reason, "message": message}
+        self._set_status(pod, {"containerStatuses": [_container(pod, {"waiting": waiting})]})
+
+    def killed(self, pod: Object, code: int, reason: str) -> None:
+        """The pod's container was killed."""
+        ended = {"exitCode": code, "reason": reason, "startedAt": now(), "finishedAt": now()}
+        statuses = [_container(pod, {"terminated": ended})]
+        self._set_status(pod, {"phase": "Failed", "containerStatuses": statuses})
+
+    def evicted(self, pod: Object) -> None:
+        """The kubelet evicted the pod: no container tells."""
+        disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+        conditions = [disrupted | {"lastTransitionTime": now()}]
+        self._set_status(pod, {"phase": "Failed", "reason": "Evicted", "conditions": conditions})
+
     def _run(self, pod: Object) -> None:
         metadata, spec = pod["metadata"], pod["spec"]
         node = _node_of(spec)
@@ -118,16 +143,9 @@ class SimulatedFleet:
         said = self._produce(node, request, metadata["namespace"], job)
         code = EXIT_STATUS[said.reason].code
         ended = {"exitCode": code, "message": encode_termination(said), "reason": "Completed"}
-        status = {
-            "name": spec["containers"][0]["name"],
-            "image": spec["containers"][0]["image"],
-            "imageID": "",
-            "ready": False,
-            "restartCount": 0,
-            "state": {"terminated": ended | {"startedAt": now(), "finishedAt": now()}},
-        }
+        state = {"terminated": ended | {"startedAt": now(), "finishedAt": now()}}
         phase = "Failed" if code else "Succeeded"
-        if self._set_status(pod, {"phase": phase, "containerStatuses": [status]}):
+        if self._set_status(pod, {"phase": phase, "containerStatuses": [_container(pod, state)]}):
             self.ended.append((node, said.reason))
 
     def _set_status(self, pod: Object, status: Object) -> bool:
@@ -210,6 +228,12 @@ def _is_wanted(held: Object, entries: Sequence[Object]) -> bool:
         or (not entry.get("key") and entry["id"] == held["wantedId"])
         for entry in entries
     )
+
+
+def _container(pod: Object, state: Object) -> Object:
+    (container,) = pod["spec"]["containers"]
+    named = {"name": container["name"], "image": container["image"], "imageID": ""}
+    return named | {"ready": False, "restartCount": 0, "state": state}
 
 
 def _node_of(spec: Object) -> str:

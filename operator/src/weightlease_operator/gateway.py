@@ -25,6 +25,7 @@ from weightlease_operator.kinds import LEASES, Kind
 from weightlease_operator.metrics import Metrics
 
 Json = dict[str, Any]
+Objects = list[Json]
 
 _NO_FAILPOINT = Failpoint()
 _MERGE_PATCH = "application/merge-patch+json"
@@ -74,6 +75,12 @@ class Gateway:
             if not more:
                 return
             query["continue"] = more
+
+    async def find(self, kind: Kind, namespace: str, selector: str) -> Objects:
+        """At most a page of the objects that a field selector admits."""
+        query = {"limit": str(_PAGE), "fieldSelector": selector}
+        page = await self._call("GET", kind.collection(namespace), query=query)
+        return list(page.get("items") or ())
 
     async def create(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Json:
         """Raises Conflict when the name is taken."""

@@ -15,8 +15,14 @@ from collections.abc import Sequence
 
 from weightlease.identity import is_key
 from weightlease.reasons import EXIT_STATUS, Reason, TerminationMessage, decode_termination
-from weightlease_operator.observation import JobState, JobView, Outcome, Problem
-from weightlease_operator.views import JobRecord, PodRecord
+from weightlease_operator.observation import (
+    JobState,
+    JobView,
+    Outcome,
+    Problem,
+    StartingPod,
+)
+from weightlease_operator.views import JobRecord, PodRecord, parse_time
 
 _BY_CODE = {status.code: reason for reason, status in EXIT_STATUS.items() if status.code}
 _SIGNALS = frozenset({137, 143})
@@ -31,17 +37,21 @@ def job_view(record: JobRecord, pods: Sequence[PodRecord]) -> JobView:
     """One Job with what its newest pod tells about it."""
     pod = max(pods, key=lambda each: (each.created, each.name), default=None)
     state = _state(record)
+    blocked = _blocked(pod) if state is JobState.ACTIVE and pod else None
+    starts = state is JobState.ACTIVE and blocked is None and pod is not None
     return JobView(
         name=record.name,
         component=record.component,
         node=record.node,
+        node_uid=record.node_uid,
         attempt=record.attempt,
         content=record.content,
         retry=record.retry,
         state=state,
         finished_at=record.finished_at,
         outcome=None if state is JobState.ACTIVE else _outcome(record, pod),
-        blocked=_blocked(pod) if state is JobState.ACTIVE and pod else None,
+        blocked=blocked,
+        starting=_starting(pod) if starts and pod else None,
         deleting=record.deleting,
     )
 
@@ -89,6 +99,13 @@ def _unsaid(record: JobRecord, pod: PodRecord | None) -> Outcome:
     return Outcome(
         Reason.INTERRUPTED if signalled else Reason.PRODUCER_CRASHED, message, retryable=True
     )
+
+
+def _starting(pod: PodRecord) -> StartingPod | None:
+    created = parse_time(pod.created)
+    if not pod.node or pod.phase != "Pending" or created is None:
+        return None
+    return StartingPod(pod.uid, created)
 
 
 def _blocked(pod: PodRecord) -> Problem | None:

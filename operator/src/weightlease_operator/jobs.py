@@ -37,6 +37,7 @@ from weightlease_operator.labels import (
     ANNOTATION_ARTIFACT,
     ANNOTATION_CONTENT,
     ANNOTATION_NODE,
+    ANNOTATION_NODE_UID,
     ANNOTATION_RETRY_SEEN,
     job_labels,
 )
@@ -45,6 +46,8 @@ from weightlease_operator.settings import AgentVolume, JobSettings
 
 SCRATCH = "/scratch"
 SOURCE = "/source"
+# volumes of every prewarm pod, whatever its source
+OWN_VOLUMES = ("agent", "token", "scratch")
 PRODUCER_UID = 65532
 TOKEN_SECONDS = 3600
 CONTAINER = "producer"
@@ -72,6 +75,7 @@ def build_job(
     annotations = {
         ANNOTATION_ARTIFACT: f"{metadata.namespace}/{metadata.name}",
         ANNOTATION_NODE: start.node,
+        ANNOTATION_NODE_UID: start.node_uid,
         ANNOTATION_CONTENT: start.content,
         ANNOTATION_RETRY_SEEN: start.retry,
     }

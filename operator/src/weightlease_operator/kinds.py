@@ -41,5 +41,7 @@ WATCHED = (ARTIFACTS, PRODUCERS, AGENTS, NODES, JOBS, PODS)
 
 NAMESPACES = Kind("", "v1", "namespaces")
 CLAIMS = Kind("", "v1", "persistentvolumeclaims")
+# the same events; only here can they be asked for by the object that they are about
+POD_EVENTS = Kind("", "v1", "events")
 EVENTS = Kind("events.k8s.io", "v1", "events")
 LEASES = Kind("coordination.k8s.io", "v1", "leases")

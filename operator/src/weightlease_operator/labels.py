@@ -23,6 +23,8 @@ from weightlease.names import (
 ANNOTATION_CONTENT = f"{GROUP}/content"
 ANNOTATION_RETRY_SEEN = f"{GROUP}/retry-seen"
 ANNOTATION_NODE = LABEL_NODE
+# a node that is deleted and comes back under its name is another node
+ANNOTATION_NODE_UID = f"{GROUP}/node-uid"
 ANNOTATION_ARTIFACT = LABEL_ARTIFACT
 
 # selects our Jobs and their pods, and only those

@@ -96,11 +96,20 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class StartingPod:
+    """A pod that has its node and no running container yet."""
+
+    uid: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """One prewarm Job.
 
     `content` and `retry` say for which content of the spec and which value of the retry
-    annotation it was made. `blocked` is why an active Job's pod does not start.
+    annotation it was made. `blocked` is why an active Job's pod does not start; where nothing says
+    why, `starting` is that pod.
     """
 
     name: str
@@ -113,6 +122,8 @@ class JobView:
     finished_at: datetime | None = None
     outcome: Outcome | None = None
     blocked: Problem | None = None
+    starting: StartingPod | None = None
+    node_uid: str = ""
     deleting: bool = False
 
 

@@ -96,7 +96,7 @@ def _pass(observed: Observation, spec: WeightArtifactSpec) -> _Pass:
         )
         for name, node in sorted(observed.nodes.items())
     }
-    jobs = tuple(job for job in observed.jobs if _is_current(job, content, _retry(observed)))
+    jobs = tuple(job for job in observed.jobs if _is_current(observed, job, content))
     shards = _shards(observed, spec, content, jobs)
     rows = _rows(observed, spec, shards, states, jobs)
     problem = first_problem(observed, spec)
@@ -122,10 +122,15 @@ def _content(
     return content_of(spec, producer.producer, generation=generation, recorded=recorded)
 
 
-def _is_current(job: JobView, content: Content, retry: str) -> bool:
-    """A new retry value forgets failures; what runs or succeeded goes on counting."""
-    same = job.content == str(content)
-    return same and (job.retry == retry or job.state is not JobState.FAILED)
+def _is_current(observed: Observation, job: JobView, content: Content) -> bool:
+    """A new retry value forgets failures; what runs or succeeded goes on counting.
+
+    What was done on a node says nothing of another one that came back under its name.
+    """
+    node = observed.nodes.get(job.node)
+    same_node = node is None or job.node_uid in ("", node.uid)
+    counts = job.retry == _retry(observed) or job.state is not JobState.FAILED
+    return job.content == str(content) and same_node and counts
 
 
 def _shards(
@@ -225,7 +230,8 @@ def _starts(found: _Pass) -> tuple[Start, ...]:
         dispute = preferred.get(row.component)
         node = dispute.agreeing[0] if dispute else row.node
         attempt = dispute.next_attempt if dispute else row.attempts
-        parts = (metadata.uid, content, found.retry, row.component, node, str(attempt))
+        uid = found.observed.nodes[node].uid
+        parts = (metadata.uid, content, found.retry, row.component, node, uid, str(attempt))
         starts.append(
             Start(
                 name=hashed_name(metadata.name, *parts),
@@ -236,6 +242,7 @@ def _starts(found: _Pass) -> tuple[Start, ...]:
                 retry=found.retry,
                 key=shard.key if shard else "",
                 manifest_sha256=shard.manifest_sha256 if shard else "",
+                node_uid=uid,
             )
         )
     return tuple(starts)
@@ -264,7 +271,7 @@ def _finished_with(found: _Pass, starts: Sequence[Start]) -> tuple[str, ...]:
 
 
 def _wake_at(found: _Pass) -> datetime | None:
-    """When a retry falls due, a Job's confirmation runs out or an agent becomes silent."""
+    """When a retry falls due, a confirmation or a start runs out, or an agent becomes silent."""
     settings, observed = found.observed.settings, found.observed
     moments = [row.retry_at for row in found.rows if row.retry_at is not None]
     confirm = timedelta(seconds=settings.confirm_grace_seconds)
@@ -273,6 +280,10 @@ def _wake_at(found: _Pass) -> datetime | None:
         for job in found.jobs
         if job.state is JobState.SUCCEEDED and job.finished_at is not None
     ]
+    start = timedelta(seconds=settings.start_grace_seconds)
+    for job in found.jobs:
+        if job.starting is not None:
+            moments += [job.starting.since + start, observed.now + start]
     grace = timedelta(seconds=settings.agent_grace_seconds + 1)
     moments += [
         agent.reported_at + grace

@@ -38,6 +38,7 @@ class Start:
     retry: str
     key: str = ""
     manifest_sha256: str = ""
+    node_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from weightlease_operator.applying import Api, Applier, JobRefused
 from weightlease_operator.cache import Key
 from weightlease_operator.fleet import Fleet
 from weightlease_operator.kinds import AGENTS, ARTIFACTS, CLAIMS, NAMESPACES
+from weightlease_operator.mounts import Mounts
 from weightlease_operator.observation import (
     AgentView,
     ArtifactView,
@@ -37,8 +38,12 @@ class Reconciler:
     applier: Applier
     settings: PlanSettings
     clock: Callable[[], datetime]
+    mounts: Mounts = field(init=False)
     _samples: dict[Key, Sample] = field(default_factory=dict)
     _lasting: dict[str, datetime] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.mounts = Mounts(self.api)
 
     async def artifact(self, key: Key) -> float | None:
         """Reconcile one WeightArtifact; returns in how many seconds time alone changes the plan."""
@@ -46,7 +51,7 @@ class Reconciler:
         if artifact is None:
             self._samples.pop(key, None)
             return None
-        observed = await self._observe(artifact)
+        observed = await self.mounts.explain(await self._observe(artifact))
         decided = plan(observed)
         try:
             await self.applier.apply(observed, decided)

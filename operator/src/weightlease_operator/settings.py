@@ -27,6 +27,9 @@ class PlanSettings(BaseModel):
     confirm_grace_seconds: Annotated[
         Seconds, Field(description="how long an agent may take to list what a Job published")
     ] = 90
+    start_grace_seconds: Annotated[
+        Seconds, Field(description="how long a pod may start before its events are asked why")
+    ] = 30
     backoff_base_seconds: Annotated[
         Seconds, Field(description="wait after the first failed attempt; doubles with each")
     ] = 10

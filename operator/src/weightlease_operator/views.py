@@ -17,6 +17,7 @@ from weightlease.names import LABEL_ARTIFACT_UID, LABEL_ATTEMPT, LABEL_NODE, LAB
 from weightlease_operator.labels import (
     ANNOTATION_CONTENT,
     ANNOTATION_NODE,
+    ANNOTATION_NODE_UID,
     ANNOTATION_RETRY_SEEN,
 )
 from weightlease_operator.observation import AgentView, ArtifactView, NodeView, Taint
@@ -34,6 +35,7 @@ class JobRecord:
     artifact_uid: str
     component: str
     node: str
+    node_uid: str
     attempt: int
     content: str
     retry: str
@@ -52,6 +54,8 @@ class PodRecord:
     job: str
     namespace: str
     artifact_uid: str
+    uid: str
+    node: str
     created: str
     phase: str
     exit_code: int | None
@@ -145,6 +149,7 @@ def job_record(raw: Raw) -> JobRecord:
         artifact_uid=labels.get(LABEL_ARTIFACT_UID, ""),
         component=labels.get(LABEL_SHARD, ""),
         node=annotations.get(ANNOTATION_NODE) or labels.get(LABEL_NODE, ""),
+        node_uid=annotations.get(ANNOTATION_NODE_UID, ""),
         attempt=int(attempt) if attempt.isdecimal() else 0,
         content=annotations.get(ANNOTATION_CONTENT, ""),
         retry=annotations.get(ANNOTATION_RETRY_SEEN, ""),
@@ -170,6 +175,8 @@ def pod_record(raw: Raw) -> PodRecord:
         job=labels.get("batch.kubernetes.io/job-name") or labels.get("job-name", ""),
         namespace=metadata["namespace"],
         artifact_uid=labels.get(LABEL_ARTIFACT_UID, ""),
+        uid=metadata.get("uid", ""),
+        node=(raw.get("spec") or {}).get("nodeName", ""),
         created=metadata.get("creationTimestamp") or "",
         phase=status.get("phase", ""),
         exit_code=terminated.get("exitCode"),

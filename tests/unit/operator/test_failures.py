@@ -225,3 +225,16 @@ def test_another_failure_says_nothing_about_capacity() -> None:
     world.settle()
     fail_one(world, Reason.SOURCE_UNAVAILABLE)
     assert world.condition("CapacityAvailable") == ("True", Reason.CAPACITY_AVAILABLE)
+
+
+def test_a_job_of_a_node_that_was_deleted_counts_for_nothing_on_its_successor() -> None:
+    world = fixed(World(nodes=2))
+    world.succeed(world.active()[0])
+    world.remove_node("node-1")
+    world.add_node("node-1")
+    world.change_node("node-1", uid="another")
+    old = set(world.jobs)
+    world.settle()
+    (job,) = world.active()
+    assert (job.node, job.attempt) == ("node-1", 0)
+    assert not old & set(world.jobs)

@@ -132,3 +132,16 @@ def test_a_pod_that_does_not_start_says_why(raw: dict[str, Any], reason: Reason)
 def test_a_pod_that_is_only_starting_is_no_problem() -> None:
     assert read(job(), waiting("ContainerCreating")).blocked is None
     assert read(job()).blocked is None
+
+
+def test_a_pod_that_has_its_node_and_does_not_run_is_starting() -> None:
+    bound = waiting("ContainerCreating") | {"spec": {"nodeName": "node-1"}}
+    bound["metadata"]["uid"] = "pod-uid"
+    bound["status"]["phase"] = "Pending"
+    view = read(job(), bound)
+    assert view.starting is not None
+    assert view.starting.uid == "pod-uid"
+    assert view.starting.since.isoformat() == "2026-11-30T12:00:00+00:00"
+    bound["status"]["phase"] = "Running"
+    assert read(job(), bound).starting is None
+    assert read(job("Failed"), bound).starting is None
