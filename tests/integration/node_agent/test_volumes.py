@@ -79,6 +79,14 @@ def refusal(volumes: Path, volume: wire.PublishVolumeParams) -> Failure:
     return refused.value.failure
 
 
+def is_granted(volumes: Path, volume: wire.PublishVolumeParams) -> bool:
+    try:
+        ask(volumes, volume)
+    except RefusedError:
+        return False
+    return True
+
+
 def pod_folder(volumes: Path, made: wire.PublishVolumeResult) -> Path:
     return volumes / made.handle / "pod"
 
@@ -243,6 +251,30 @@ def test_another_namespaces_artifact_is_refused(
     stranger = msgspec.structs.replace(WITH_FILES, namespace="team-b", artifact="team-a/minilm")
     assert refusal(volumes, stranger).code is FailureCode.PERMISSION_DENIED
     assert leases_of(agent) == []
+
+
+def test_a_namespace_that_is_granted_access_gets_a_volume_of_the_owners_files(
+    agent: AgentProcess, api: FakeApiServer, key: str, volumes: Path
+) -> None:
+    guest = msgspec.structs.replace(WITH_FILES, namespace="team-b", artifact="team-a/minilm")
+    assert refusal(volumes, guest).code is FailureCode.PERMISSION_DENIED
+    api.set_spec(entry(key=key, accessNamespaces=["team-b"]))
+    wait_until(lambda: is_granted(volumes, guest))
+    made = ask(volumes, guest)
+    assert made.content == wire.VolumeContent("disk", "team-a", key, assets=True)
+    (lease,) = leases_of(agent)
+    assert '"namespace":"team-b"' in (agent.domain("team-a") / "leases" / lease).read_text()
+
+
+def test_an_account_that_may_publish_does_so_through_its_volume(
+    agent: AgentProcess, api: FakeApiServer, volumes: Path, payload: bytes
+) -> None:
+    api.set_spec(entry(key=identity().key, publishers=["team-a/builder"]))
+    wait_until(lambda: agent.get("/readyz")[0] == 200)
+    made = ask(volumes, msgspec.structs.replace(VOLUME, service_account="builder"))
+    with RawPeer(pod_folder(volumes, made) / "agent.sock") as peer:
+        begun = peer.begin(identity(), len(payload))
+    assert begun.status is wire.PublicationStatus.BUILD
 
 
 def test_unpublishing_is_idempotent_and_leaves_nothing(
