@@ -186,7 +186,8 @@ class Volumes:
                 raise
             raise missing(
                 f"artifact {params.artifact} is not ready on node {self._node}: "
-                f"{error.failure.message}; the volume is mounted once it is"
+                f"{error.failure.message}; the volume is mounted once it is, and `kubectl describe "
+                "weightartifact` tells how far that is"
             ) from error
 
     async def _clear(self, handle: str) -> None:
