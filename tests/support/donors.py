@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,8 @@ class RunningDonor:
     def end(self) -> DonorReport | None:
         """Stop and wait; the report, or None after an error."""
         self.stop.set()
+        # Attachments that a failed test left behind would hold the donor.
+        gc.collect()
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         return self.report

@@ -6,8 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from donors import RunningDonor
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A forked child has no pool of threads, and torch would wait for it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

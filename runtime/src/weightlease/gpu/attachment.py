@@ -10,7 +10,7 @@ import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import nn
@@ -21,6 +21,8 @@ from weightlease.gpu.device import Device
 from weightlease.gpu.errors import LiveTensorsError
 from weightlease.gpu.layout import ModelLayout
 from weightlease.gpu.registered import Registry
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,13 @@ class Region:
 _outlived: list[list[Callable[[], object]]] = []
 
 
-class Attachment:
+class Attachment(Generic[ModuleT]):
     """A model bound to shared weights; leave the block before the weights' tensors are dropped."""
 
     def __init__(
         self,
         device: Device,
-        model: nn.Module,
+        model: ModuleT,
         found: Registry,
         layout: ModelLayout,
         views: Iterable[torch.Tensor],

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -23,7 +25,6 @@ from weightlease.gpu.layout import (
     ModelLayout,
     differences,
     place_blocks,
-    require_blocks,
     used_bytes,
 )
 from weightlease.gpu.registered import DTYPES, Registered, Registry, registry
@@ -32,6 +33,8 @@ from weightlease.manifest import TensorKind
 # Sixteen steps keep the peak near one sixteenth above the weights while they move.
 MOVING_SEGMENTS = 16
 _SCAN_DEPTH = 4
+_ATOMS = frozenset({bool, int, float, str, type(None)})
+_TABLES = frozenset({dict, OrderedDict, list, set, tuple})
 
 
 def move(model: nn.Module, device: Device) -> tuple[Arena, ModelLayout]:
@@ -97,7 +100,7 @@ class _TypedViews:
 def arena_views(layout: ModelLayout, base: torch.Tensor) -> Iterator[torch.Tensor]:
     """One view over `base`, flat uint8, per tensor of the layout, in its order."""
     typed = _TypedViews(base)
-    return (typed.view(layout, index) for index in range(len(layout.tensors)))
+    return map(typed.view, repeat(layout), range(len(layout.tensors)))
 
 
 def registered_on_meta(model: nn.Module, layout: ModelLayout) -> Registry:
@@ -108,7 +111,6 @@ def registered_on_meta(model: nn.Module, layout: ModelLayout) -> Registry:
         UnsupportedError: the module has a tensor that is not on meta, or one that nobody registers.
 
     """
-    require_blocks(layout)
     found = registry(model)
     different = differences(found.layout, layout)
     if different:
@@ -177,6 +179,9 @@ def unregistered_on_meta(model: nn.Module) -> Iterator[str]:
     """Places in `model` that hold a meta tensor which no module registers."""
     for path, module in model.named_modules():
         for key, value in module.__dict__.items():
+            # Most are flags and empty tables of hooks: left out first, for speed.
+            if type(value) in _ATOMS or (type(value) in _TABLES and not value):
+                continue
             if key not in {"_parameters", "_buffers", "_modules"}:
                 place = f"{path}.{key}" if path else key
                 yield from _meta_tensors(place, value, _SCAN_DEPTH)

@@ -146,7 +146,9 @@ def send_message(
     frame = HEADER.pack(len(body)) + body
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     sent = connection.sendmsg([frame], rights)
-    connection.sendall(frame[sent:])
+    # Sending nothing to a peer that has answered and gone already would be an error.
+    if sent < len(frame):
+        connection.sendall(frame[sent:])
 
 
 def receive_message(

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
-from torch import nn
 
 from weightlease.errors import Failure, FailureCode, ProtocolError
 from weightlease.gpu import channel
 from weightlease.gpu.arena import attach_segments
-from weightlease.gpu.attachment import Attachment, Region, arena_region
+from weightlease.gpu.attachment import Attachment, ModuleT, Region, arena_region
 from weightlease.gpu.bind import arena_views, registered_on_meta
 from weightlease.gpu.channel import PROTOCOL_VERSION, Answer, Ask, Granted
 from weightlease.gpu.cuda_ipc import CudaIpc, StorageTransport, decode_storages, storage_views
@@ -30,12 +29,11 @@ from weightlease.gpu.errors import (
     UnsupportedError,
 )
 from weightlease.gpu.key import WeightCacheKey
-from weightlease.gpu.layout import ModelLayout, decode_layout
+from weightlease.gpu.layout import ModelLayout, decode_blocks
 from weightlease.gpu.lending import CUDA_IPC, VMM
 from weightlease.gpu.registered import Registry
-from weightlease.gpu.support import require_plain_tensors, require_supported_module
+from weightlease.gpu.support import require_supported_module
 
-Factory: TypeAlias = Callable[[], nn.Module]
 DEADLINE_SECONDS = 30.0
 
 
@@ -75,7 +73,7 @@ class WeightCacheClient:
         self._storages = storage_transport or CudaIpc()
 
     @contextmanager
-    def load_model(self, factory: Factory) -> Iterator[Attachment]:
+    def load_model(self, factory: Callable[[], ModuleT]) -> Iterator[Attachment[ModuleT]]:
         """A model from `factory`, on the donor's weights, until the block ends.
 
         `factory` builds the module and reads no weights; it runs under a meta device context, so
@@ -90,16 +88,16 @@ class WeightCacheClient:
         with self.attach(factory) as attached:
             yield attached
 
-    def attach(self, factory: Factory) -> Attachment:
+    def attach(self, factory: Callable[[], ModuleT]) -> Attachment[ModuleT]:
         """The same without a block; `detach()` it, or enter it."""
         lent = self._request()
         try:
             started = time.perf_counter()
             model = build_on_meta(factory)
             constructed = time.perf_counter()
-            found = registered_on_meta(model, lent.layout)
-            require_plain_tensors(found.entries)
-            attached = self._bind(lent, model, found)
+            with _collector_paused():
+                found = registered_on_meta(model, lent.layout)
+                attached = self._bind(lent, model, found)
         except BaseException:
             lent.abandon()
             raise
@@ -146,14 +144,14 @@ class WeightCacheClient:
             raise KeyMismatchError(["torch"])
         return granted
 
-    def _bind(self, lent: _Lent, model: nn.Module, found: Registry) -> Attachment:
+    def _bind(self, lent: _Lent, model: ModuleT, found: Registry) -> Attachment[ModuleT]:
         if lent.granted.transport == VMM:
             return self._bind_arena(lent, model, found)
         if lent.granted.transport == CUDA_IPC:
             return self._bind_storages(lent, model, found)
         raise UnsupportedError("transport", f"{lent.granted.transport[:40]!r} is not known here")
 
-    def _bind_arena(self, lent: _Lent, model: nn.Module, found: Registry) -> Attachment:
+    def _bind_arena(self, lent: _Lent, model: ModuleT, found: Registry) -> Attachment[ModuleT]:
         if sum(lent.granted.segments) != lent.layout.nbytes:
             raise LayoutError(f"segments do not add up to {lent.layout.nbytes} bytes")
         mapping = attach_segments(self._device, lent.fds, lent.granted.segments)
@@ -165,7 +163,7 @@ class WeightCacheClient:
         views = arena_views(lent.layout, base)
         return Attachment(self._device, model, found, lent.layout, views, [region])
 
-    def _bind_storages(self, lent: _Lent, model: nn.Module, found: Registry) -> Attachment:
+    def _bind_storages(self, lent: _Lent, model: ModuleT, found: Registry) -> Attachment[ModuleT]:
         if len(lent.fds) != 1:
             raise LayoutError(f"{len(lent.fds)} descriptors came for the exported allocations")
         exported = decode_storages(channel.read_sealed(lent.fds[0]), lent.layout)
@@ -184,7 +182,7 @@ class WeightCacheClient:
         return attached
 
 
-def build_on_meta(factory: Factory) -> nn.Module:
+def build_on_meta(factory: Callable[[], ModuleT]) -> ModuleT:
     """The factory's module, built under a meta device context and put into eval mode.
 
     Raises:
@@ -193,14 +191,28 @@ def build_on_meta(factory: Factory) -> nn.Module:
     """
     with torch.device("meta"):
         model = factory()
-    return require_supported_module(model).eval()
+    require_supported_module(model)
+    return model.eval()
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    # Thousands of small objects are made in milliseconds, all to be kept: walking every object of
+    # the process several times in between takes longer than all the rest.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _received_layout(fds: list[int]) -> ModelLayout:
     """The layout in the first descriptor, which is closed and taken out of `fds`."""
     if not fds:
         raise ProtocolError("a grant came without its layout")
-    layout = decode_layout(channel.read_sealed(fds[0]))
+    layout = decode_blocks(channel.read_sealed(fds[0]))
     os.close(fds.pop(0))
     return layout
 

@@ -54,7 +54,6 @@ from weightlease.gpu.support import (
     require_idle_inference,
     require_no_expandable_segments,
     require_no_mig,
-    require_plain_tensors,
     require_supported_module,
 )
 from weightlease.locks import FileLock
@@ -130,7 +129,6 @@ def _require_lendable(model: nn.Module, device: Device, transport: str) -> None:
         raise UnsupportedError("transport", f"{transport!r} is neither {VMM!r} nor {CUDA_IPC!r}")
     require_supported_module(model)
     entries = registry(model).entries
-    require_plain_tensors(entries)
     require_idle_inference(model, entries, device.torch_device)
     require_no_mig(device.torch_device)
     if transport == CUDA_IPC and device.torch_device.type == "cuda":

@@ -149,6 +149,18 @@ def decode_layout(data: bytes | memoryview) -> ModelLayout:
         LayoutError: what is wrong with it.
 
     """
+    layout = decode_blocks(data)
+    require_tensors(layout)
+    return layout
+
+
+def decode_blocks(data: bytes | memoryview) -> ModelLayout:
+    """A layout from a peer whose tensors are yet to be compared with a module's own: `differences`.
+
+    Raises:
+        LayoutError: what is wrong with its form or its blocks.
+
+    """
     if len(data) > MAX_LAYOUT_BYTES:
         raise LayoutError(f"a layout of {len(data)} bytes exceeds {MAX_LAYOUT_BYTES}")
     try:
@@ -156,7 +168,6 @@ def decode_layout(data: bytes | memoryview) -> ModelLayout:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise LayoutError(f"malformed layout: {error}") from error
     require_blocks(layout)
-    require_tensors(layout)
     return layout
 
 

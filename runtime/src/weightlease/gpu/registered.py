@@ -5,8 +5,9 @@ Works alike on real and on meta tensors, so both sides compute the same thing fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -29,10 +30,10 @@ _DTYPE_NAMES = {
 }
 DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 _MAX_DEPTH = 200
+_PLAIN = (torch.Tensor, nn.Parameter)
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(NamedTuple):
     """One name: the module that registers it, under what key, and the tensor."""
 
     name: str
@@ -43,8 +44,7 @@ class Registered:
     tensor: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A block in the source: bytes `begin`..`end` of the storage of `tensor`."""
 
     tensor: torch.Tensor
@@ -52,13 +52,23 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
+class Registry(NamedTuple):
     """A module's names sorted, its layout without a place in an arena, and its blocks' sources."""
 
     entries: tuple[Registered, ...]
     layout: ModelLayout
     spans: tuple[Span, ...]
+
+
+class _Facts(NamedTuple):
+    """One tensor; `number` of its first entry, bytes `begin`..`end` in its storage."""
+
+    number: int
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    begin: int
+    end: int
 
 
 def class_name(module: nn.Module) -> str:
@@ -71,36 +81,38 @@ def registry(model: nn.Module) -> Registry:
     """Everything `model` registers, with its complete layout.
 
     Raises:
-        UnsupportedError: a tensor has a dtype that has no name here.
+        UnsupportedError: a tensor is not plain and strided, or of a dtype that has no name here.
 
     """
-    entries = tuple(sorted(_walk(model, "", 0), key=lambda entry: entry.name))
-    first: dict[int, int] = {}
+    entries = tuple(sorted(_walk(model), key=attrgetter("name")))
+    require_plain_tensors(entries)
+    facts: dict[int, _Facts] = {}
     for number, entry in enumerate(entries):
-        first.setdefault(id(entry.tensor), number)
-    spans, located = _blocks([entries[number] for number in first.values()])
+        if id(entry.tensor) not in facts:
+            facts[id(entry.tensor)] = _facts(number, entry)
+    spans, located = _blocks(entries, facts)
     owners: dict[type[nn.Module], str] = {}
     tensors: list[TensorLayout] = []
     for number, entry in enumerate(entries):
-        tensor = entry.tensor
-        original = first[id(tensor)]
-        block, shift = located[id(tensor)]
         kind = type(entry.module)
-        owner = owners.get(kind)
-        if owner is None:
-            owner = owners[kind] = class_name(entry.module)
+        owner = owners.get(kind) or owners.setdefault(kind, class_name(entry.module))
+        first, dtype, shape, stride, begin, _ = facts[id(entry.tensor)]
+        block = located[id(entry.tensor)]
+        tied_to = "" if first == number else entries[first].name
+        shift = begin - spans[block].begin
+        persistent = entry.persistent
         tensors.append(
             TensorLayout(
                 entry.name,
                 entry.kind,
                 owner,
-                _DTYPE_NAMES[tensor.dtype],
-                tuple(tensor.shape),
-                tensor.stride(),
+                dtype,
+                shape,
+                stride,
                 block,
                 shift,
-                entry.persistent,
-                "" if original == number else entries[original].name,
+                persistent,
+                tied_to,
             )
         )
     blocks = tuple(Block(0, span.end - span.begin) for span in spans)
@@ -108,50 +120,88 @@ def registry(model: nn.Module) -> Registry:
     return Registry(entries, layout, spans)
 
 
-def _walk(module: nn.Module, prefix: str, depth: int) -> Iterator[Registered]:
-    if depth > _MAX_DEPTH:
-        raise UnsupportedError("cyclic_modules", f"modules below {prefix[:80]!r} nest without end")
-    for key, parameter in module._parameters.items():  # noqa: SLF001 - torch has no public form
-        if parameter is not None:
-            yield Registered(prefix + key, module, key, TensorKind.PARAMETER, True, parameter)  # noqa: FBT003
-    transient = module._non_persistent_buffers_set  # noqa: SLF001 - the same
-    for key, buffer in module._buffers.items():  # noqa: SLF001 - the same
-        if buffer is not None:
-            persistent = key not in transient
-            yield Registered(prefix + key, module, key, TensorKind.BUFFER, persistent, buffer)
-    for key, child in module._modules.items():  # noqa: SLF001 - the same
-        if child is not None:
-            yield from _walk(child, f"{prefix}{key}.", depth + 1)
+def require_plain_tensors(entries: Iterable[Registered]) -> None:
+    """Every registered tensor is native and strided.
 
+    Raises:
+        UnsupportedError: the first that is not.
 
-def _blocks(entries: list[Registered]) -> tuple[tuple[Span, ...], dict[int, tuple[int, int]]]:
-    """Spans in the order of their first name, and each tensor's block and shift by its id."""
-    storages: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
+    """
     for entry in entries:
         tensor = entry.tensor
-        if tensor.dtype not in _DTYPE_NAMES:
-            raise UnsupportedError("dtype", f"{entry.name} has dtype {tensor.dtype}, not supported")
-        item = tensor.element_size()
-        begin = int(tensor.storage_offset()) * item
-        end = begin + extent(tensor.shape, tensor.stride()) * item
+        kind = type(tensor)
+        if kind not in _PLAIN:
+            feature = "dtensor" if kind.__name__ == "DTensor" else "tensor_subclass"
+            raise UnsupportedError(feature, f"{entry.name} is a {kind.__name__}, no plain tensor")
+        if tensor.is_quantized:
+            raise UnsupportedError("quantization", f"{entry.name} is a quantised tensor")
+        if tensor.layout != torch.strided or tensor.is_nested:
+            raise UnsupportedError("not_strided", f"{entry.name} is not a native strided tensor")
+        if tensor.is_conj() or tensor.is_neg():
+            raise UnsupportedError("lazy_view", f"{entry.name} is a lazy conjugate or negation")
+
+
+def _walk(model: nn.Module) -> list[Registered]:
+    found: list[Registered] = []
+    waiting = [(model, "", 0)]
+    while waiting:
+        module, prefix, depth = waiting.pop()
+        if depth > _MAX_DEPTH:
+            raise UnsupportedError("cyclic_modules", f"{prefix[:80]!r}: modules nest without end")
+        inside: Any = module  # torch has no public form that is complete, ties included
+        for key, parameter in inside._parameters.items():  # noqa: SLF001 - see above
+            if parameter is not None:
+                place = (prefix + key, module, key, TensorKind.PARAMETER, True)
+                found.append(Registered(*place, parameter))
+        for key, buffer in inside._buffers.items():  # noqa: SLF001 - see above
+            if buffer is not None:
+                persistent = key not in inside._non_persistent_buffers_set  # noqa: SLF001 - see above
+                place = (prefix + key, module, key, TensorKind.BUFFER, persistent)
+                found.append(Registered(*place, buffer))
+        for key, child in inside._modules.items():  # noqa: SLF001 - see above
+            if child is not None:
+                waiting.append((child, f"{prefix}{key}.", depth + 1))
+    return found
+
+
+def _facts(number: int, entry: Registered) -> _Facts:
+    tensor = entry.tensor
+    dtype = _DTYPE_NAMES.get(tensor.dtype)
+    if dtype is None:
+        raise UnsupportedError("dtype", f"{entry.name} has dtype {tensor.dtype}, not supported")
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    item = ITEM_SIZE[dtype]
+    length = tensor.numel() if tensor.is_contiguous() else extent(shape, stride)
+    begin = int(tensor.storage_offset()) * item
+    return _Facts(number, dtype, shape, stride, begin, begin + length * item)
+
+
+def _blocks(
+    entries: Sequence[Registered], facts: Mapping[int, _Facts]
+) -> tuple[tuple[Span, ...], dict[int, int]]:
+    """Spans in the order of their first name, and each tensor's block by its id."""
+    storages: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
+    for fact in facts.values():
+        tensor = entries[fact.number].tensor
         storage = tensor.untyped_storage()._cdata  # noqa: SLF001 - identity, also on meta
-        storages.setdefault(storage, []).append((begin, end, tensor))
+        storages.setdefault(storage, []).append((fact.begin, fact.end, tensor))
     span_of: dict[int, Span] = {}
     for members in storages.values():
+        if len(members) == 1:
+            ((begin, end, tensor),) = members
+            span_of[id(tensor)] = Span(tensor, begin, end)
+            continue
         for span, tensors in _overlapping(members):
             span_of |= dict.fromkeys(map(id, tensors), span)
     numbers: dict[int, int] = {}
     spans: list[Span] = []
-    located: dict[int, tuple[int, int]] = {}
-    for entry in entries:
-        tensor = entry.tensor
-        span = span_of[id(tensor)]
-        number = numbers.get(id(span))
-        if number is None:
-            number = numbers[id(span)] = len(spans)
+    located: dict[int, int] = {}
+    for identity in facts:
+        span = span_of[identity]
+        number = numbers.setdefault(id(span), len(spans))
+        if number == len(spans):
             spans.append(span)
-        begin = int(tensor.storage_offset()) * tensor.element_size()
-        located[id(tensor)] = (number, begin - span.begin)
+        located[identity] = number
     return tuple(spans), located
 
 
@@ -159,8 +209,7 @@ def _overlapping(
     members: list[tuple[int, int, torch.Tensor]],
 ) -> Iterator[tuple[Span, list[torch.Tensor]]]:
     """Runs of bytes of one storage that its tensors share; each with its tensors."""
-    if len(members) > 1:
-        members = sorted(members, key=lambda member: member[:2])
+    members = sorted(members, key=lambda member: member[:2])
     run: list[torch.Tensor] = []
     start = stop = 0
     for begin, end, tensor in members:

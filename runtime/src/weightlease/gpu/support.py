@@ -7,7 +7,7 @@ from here (a captured graph or a raw pointer that somebody saved) is in the docu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,9 +16,26 @@ from torch import nn
 from weightlease.gpu.errors import UnsupportedError
 from weightlease.gpu.registered import Registered
 
-_PLAIN = (torch.Tensor, nn.Parameter)
 _PARALLEL = ("FullyShardedDataParallel", "DistributedDataParallel", "DataParallel", "FSDPModule")
-_HOOKS = ("_hf_hook", "_diffusers_hook")
+# what each feature leaves in an instance's own table, if its value is one
+_ATTRIBUTES = {
+    "_compiled_call_impl": "compiled",  # module.compile(); torch.compile(module) wraps
+    "_hf_hook": "offload",
+    "_diffusers_hook": "offload",
+    "hf_quantizer": "quantization",
+    "peft_config": "lora",
+    "_hf_peft_config_loaded": "lora",
+}
+_CHILDREN = {"lora_A": "lora", "lora_embedding_A": "lora"}
+_WAY_OUT = {
+    "compiled": "compiled modules are not shared; compile in the consumer",
+    "script": "script modules are not shared; use the Python module",
+    "parallel": "FSDP and other parallel wrappers are not shared; unwrap first",
+    "offload": "offload hooks move weights; load without offload",
+    "quantization": "quantised weights are not shared; load them unquantised",
+    "lora": "adapters are not shared; merge into a copy, or load without LoRA",
+    "lazy": "lazy modules have no layout yet; run them once first",
+}
 
 
 def require_supported_module(model: object) -> nn.Module:
@@ -30,76 +47,44 @@ def require_supported_module(model: object) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedError("not_a_module", f"{type(model).__name__} is no torch.nn.Module")
+    classes: dict[type, str] = {}
     for path, module in model.named_modules():
-        for feature, (present, way_out) in _MODULE_FEATURES.items():
-            if present(module):
-                where = path or type(module).__name__
-                raise UnsupportedError(feature, f"{where}: {way_out}")
+        kind = type(module)
+        if kind not in classes:
+            classes[kind] = _feature_of_class(kind)
+        feature = classes[kind] or _feature_of_instance(module)
+        if feature:
+            raise UnsupportedError(feature, f"{path or kind.__name__}: {_WAY_OUT[feature]}")
     return model
 
 
-def _is_compiled(module: nn.Module) -> bool:
-    # module.compile() sets the second; torch.compile(module) wraps in the first
-    name = type(module).__name__
-    return name == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+def _feature_of_class(kind: type) -> str:
+    if kind.__name__ == "OptimizedModule":
+        return "compiled"
+    if issubclass(kind, torch.jit.ScriptModule):
+        return "script"
+    if any(base.__name__ in _PARALLEL for base in kind.__mro__):
+        return "parallel"
+    return "lazy" if kind.__name__.startswith("Lazy") and _is_lazy(kind) else ""
 
 
-def _is_parallel(module: nn.Module) -> bool:
-    return any(kind.__name__ in _PARALLEL for kind in type(module).__mro__)
+def _is_lazy(kind: type) -> bool:
+    # Once it has run, a lazy module is of its plain class.
+    return issubclass(kind, nn.modules.lazy.LazyModuleMixin)
 
 
-def _is_offloaded(module: nn.Module) -> bool:
-    return any(getattr(module, hook, None) is not None for hook in _HOOKS)
-
-
-def _is_quantized(module: nn.Module) -> bool:
-    if getattr(module, "hf_quantizer", None) is not None:
-        return True
-    configuration = getattr(module, "config", None)
-    return getattr(configuration, "quantization_config", None) is not None
-
-
-def _has_adapter(module: nn.Module) -> bool:
-    if getattr(module, "peft_config", None) or getattr(module, "_hf_peft_config_loaded", False):
-        return True
-    return any(hasattr(module, name) for name in ("lora_A", "lora_embedding_A"))
-
-
-def _is_lazy(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params()
-
-
-_MODULE_FEATURES: dict[str, tuple[Callable[[nn.Module], bool], str]] = {
-    "compiled": (_is_compiled, "compiled modules are not shared; compile in the consumer"),
-    "script": (
-        lambda module: isinstance(module, torch.jit.ScriptModule),
-        "script modules are not shared; use the Python module",
-    ),
-    "parallel": (_is_parallel, "FSDP and other parallel wrappers are not shared; unwrap first"),
-    "offload": (_is_offloaded, "offload hooks move weights; load without offload"),
-    "quantization": (_is_quantized, "quantised weights are not shared; load them unquantised"),
-    "lora": (_has_adapter, "adapters are not shared; merge into a copy, or load without LoRA"),
-    "lazy": (_is_lazy, "lazy modules have no layout yet; run them once first"),
-}
-
-
-def require_plain_tensors(entries: Iterable[Registered]) -> None:
-    """Every registered tensor is native and strided; for both sides.
-
-    Raises:
-        UnsupportedError: the first that is not.
-
-    """
-    for entry in entries:
-        tensor = entry.tensor
-        kind = type(tensor)
-        if kind not in _PLAIN:
-            feature = "dtensor" if kind.__name__ == "DTensor" else "tensor_subclass"
-            raise UnsupportedError(feature, f"{entry.name} is a {kind.__name__}, no plain tensor")
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-            raise UnsupportedError("not_strided", f"{entry.name} is not a native strided tensor")
-        if tensor.is_conj() or tensor.is_neg():
-            raise UnsupportedError("lazy_view", f"{entry.name} is a lazy conjugate or negation")
+def _feature_of_instance(module: nn.Module) -> str:
+    own = module.__dict__
+    for name in own.keys() & _ATTRIBUTES.keys():
+        if own[name]:
+            return _ATTRIBUTES[name]
+    for name in own["_modules"].keys() & _CHILDREN.keys():
+        return _CHILDREN[name]
+    if "config" in own or hasattr(type(module), "config"):
+        configuration = getattr(module, "config", None)
+        if getattr(configuration, "quantization_config", None) is not None:
+            return "quantization"
+    return ""
 
 
 def require_idle_inference(
