@@ -129,6 +129,18 @@ class FileLock:
         self.close()
 
 
+class HeldLocks:
+    """Several held locks, released together and last taken first."""
+
+    def __init__(self, *locks: FileLock) -> None:
+        self._locks = locks
+
+    def close(self) -> None:
+        """Release them all; idempotent, never raises."""
+        for lock in reversed(self._locks):
+            lock.close()
+
+
 def is_locked(path: str) -> bool:
     """Whether anyone holds a lock on `path` at this instant; never creates the file."""
     try:

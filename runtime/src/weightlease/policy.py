@@ -16,6 +16,17 @@ class Validation(StrEnum):
     FULL_CHECKSUM = "full_checksum"
 
 
+class BuildAdmission(StrEnum):
+    """Whether builders of different artifacts may fill one store at once.
+
+    Serialized, each sees the store as the one before it left it, so that builders that would fit
+    one after the other do not all pass a check that only one of them can keep.
+    """
+
+    CONCURRENT = "concurrent"
+    SERIALIZED = "serialized"
+
+
 @dataclass(frozen=True)
 class CapacityPolicy:
     """Limits in bytes; None means no limit. HWR freezes them with the domain."""
@@ -23,6 +34,7 @@ class CapacityPolicy:
     max_artifact_bytes: int | None = None
     max_store_bytes: int | None = None
     min_free_bytes: int = 0
+    build_admission: BuildAdmission = BuildAdmission.CONCURRENT
 
     def __post_init__(self) -> None:
         for name in ("max_artifact_bytes", "max_store_bytes"):
@@ -31,6 +43,8 @@ class CapacityPolicy:
                 raise _invalid(f"{name} {value} must be positive or absent")
         if self.min_free_bytes < 0:
             raise _invalid(f"min_free_bytes {self.min_free_bytes} must not be negative")
+        if self.build_admission is BuildAdmission.SERIALIZED and self.max_store_bytes is None:
+            raise _invalid("build_admission 'serialized' needs max_store_bytes to hold it to")
 
 
 @dataclass(frozen=True)

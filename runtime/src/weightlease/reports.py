@@ -77,6 +77,17 @@ class DomainInspection:
     inventory: tuple[InventoryEntry, ...]
 
 
+@dataclass(frozen=True)
+class QuarantinedArtifact:
+    """One entry of quarantine; `storage_name` removes it, its age counts from the move."""
+
+    storage_name: str
+    artifact_key: str
+    reason: str
+    size_bytes: int
+    age_seconds: float
+
+
 class CleanupStatus(StrEnum):
     """How a non-blocking cleanup ended."""
 

@@ -17,7 +17,7 @@ import msgspec
 from weightlease import filesystem
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
 from weightlease.names import StorageClass
-from weightlease.policy import CapacityPolicy, DomainPolicy
+from weightlease.policy import BuildAdmission, CapacityPolicy, DomainPolicy
 from weightlease.store.domain import DomainRecord, PolicyRecord
 from weightlease.store.layout import DOMAIN_FILE, POLICY_FILE
 from weightlease.store.local import LocalStore
@@ -138,7 +138,10 @@ def _policy(path: str) -> DomainPolicy:
 def _recorded(domain: DomainRecord, limits: PolicyRecord) -> DomainPolicy:
     disk = domain.storage_class == "disk"
     capacity = CapacityPolicy(
-        limits.max_artifact_bytes, limits.max_store_bytes, limits.min_free_bytes
+        limits.max_artifact_bytes,
+        limits.max_store_bytes,
+        limits.min_free_bytes,
+        _admission(limits),
     )
     return DomainPolicy(
         storage_class=StorageClass.DISK if disk else StorageClass.MEMORY,
@@ -146,6 +149,12 @@ def _recorded(domain: DomainRecord, limits: PolicyRecord) -> DomainPolicy:
         domain_id=domain.domain_id,
         capacity=capacity,
     )
+
+
+def _admission(limits: PolicyRecord) -> BuildAdmission:
+    stated = limits.build_admission
+    # an unknown one is refused by the store when it compares
+    return BuildAdmission.SERIALIZED if stated == "serialized" else BuildAdmission.CONCURRENT
 
 
 def _read(path: str, name: str, kind: type[RecordT]) -> RecordT:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from weightlease import filesystem
 from weightlease.errors import Failure, FailureCode, Stage, WeightLeaseError, production_failure
 from weightlease.identity import WeightArtifactIdentity
-from weightlease.locks import Deadline, FileLock
-from weightlease.policy import Validation, WaitPolicy
+from weightlease.locks import Deadline, FileLock, HeldLocks
+from weightlease.policy import BuildAdmission, Validation, WaitPolicy
 from weightlease.store import containment
 from weightlease.store.artifact import OpenArtifact
 from weightlease.store.capacity import require_capacity
@@ -40,25 +40,38 @@ def begin(
         patience = Deadline(wait.coordination_timeout_seconds)
         return open_artifact(domain, key, identity, validation, patience)
 
-    with filesystem.storage_errors(f"cannot lock the build of {key}"):
-        lock = FileLock.acquire(
-            domain.paths.build_lock(key),
-            exclusive=True,
-            deadline=deadline,
-            stage=Stage.PRODUCTION,
-        )
+    locks = _admitted(domain, key, deadline)
     try:
         present = _second_look(domain, identity, validation, deadline)
         if present is not None:
-            lock.close()
+            locks.close()
             return present
         _make_room(domain, key, deadline)
         with filesystem.storage_errors(f"cannot stage artifact {key}"):
             require_capacity(domain, total_bytes)
-            return Publication(domain, identity, total_bytes, lock, reopen, wait)
+            return Publication(domain, identity, total_bytes, locks, reopen, wait)
     except BaseException:
-        lock.close()
+        locks.close()
         raise
+
+
+def _admitted(domain: Domain, key: str, deadline: Deadline) -> HeldLocks:
+    """The key's build lock, after the domain's where one builder at a time is admitted."""
+    held: list[FileLock] = []
+    wanted = [domain.paths.build_lock(key)]
+    if domain.policy.capacity.build_admission is BuildAdmission.SERIALIZED:
+        wanted.insert(0, domain.paths.domain_build_lock)
+    try:
+        with filesystem.storage_errors(f"cannot lock the build of {key}"):
+            for path in wanted:
+                lock = FileLock.acquire(
+                    path, exclusive=True, deadline=deadline, stage=Stage.PRODUCTION
+                )
+                held.append(lock)
+    except BaseException:
+        HeldLocks(*held).close()
+        raise
+    return HeldLocks(*held)
 
 
 def _second_look(

@@ -19,7 +19,7 @@ from weightlease.store.failpoints import Point, reach
 from weightlease.store.layout import QuarantineReason
 from weightlease.store.leases import LeaseDirectory
 
-_QUARANTINE_NAME = re.compile(r"([0-9a-f]{64})\.[a-z_-]+\.[0-9a-f]{32}")
+_QUARANTINE_NAME = re.compile(r"([0-9a-f]{64})\.([a-z_-]+)\.[0-9a-f]{32}")
 
 
 def cleanup(domain: Domain, key: str) -> CleanupResult:
@@ -34,10 +34,16 @@ def cleanup(domain: Domain, key: str) -> CleanupResult:
         return CleanupResult(CleanupStatus.FAILED, failure=_failed(key, error))
 
 
+def quarantine_name(name: str) -> tuple[str, str] | None:
+    """Key and reason in the name of a quarantine entry, or None: it is none of ours."""
+    match = _QUARANTINE_NAME.fullmatch(name)
+    return None if match is None else (match[1], match[2])
+
+
 def cleanup_quarantined(domain: Domain, storage_name: str) -> CleanupResult:
     """Remove one entry of quarantine, named as an inspection names it."""
-    match = _QUARANTINE_NAME.fullmatch(storage_name)
-    if match is None:
+    parsed = quarantine_name(storage_name)
+    if parsed is None:
         failure = Failure(
             Stage.CONFIGURATION,
             FailureCode.INVALID_CONFIG,
@@ -47,7 +53,7 @@ def cleanup_quarantined(domain: Domain, storage_name: str) -> CleanupResult:
         return CleanupResult(CleanupStatus.FAILED, failure=failure)
     path = f"{domain.paths.quarantine}/{storage_name}"
     try:
-        build = FileLock.try_acquire(domain.paths.build_lock(match[1]), exclusive=True)
+        build = FileLock.try_acquire(domain.paths.build_lock(parsed[0]), exclusive=True)
         if build is None:
             return CleanupResult(CleanupStatus.ACTIVE_BUILD)
         with build:

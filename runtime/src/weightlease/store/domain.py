@@ -5,6 +5,8 @@
                          "filesystem_type"}
     domain-policy.json  {"schema_version": 1, "policy_version", "max_artifact_bytes",
                          "max_store_bytes", "min_free_bytes", "eviction": "none"}
+                        with serialized admission "schema_version": 2 and
+                        "build_admission": "serialized" besides
 
 Both are the Host Weight Runtime's v1 files with exact key sets. A file system that is refused is
 refused before the root is made.
@@ -25,7 +27,7 @@ from weightlease.canonical import canonical_json
 from weightlease.errors import FailureCode, ManifestError, Stage, WeightLeaseError
 from weightlease.locks import Deadline, FileLock
 from weightlease.names import StorageClass
-from weightlease.policy import DomainPolicy
+from weightlease.policy import BuildAdmission, DomainPolicy
 from weightlease.store.layout import DOMAIN_FILE, POLICY_FILE, Paths
 
 _STORED_CLASS = {StorageClass.DISK: "disk", StorageClass.MEMORY: "tmpfs"}
@@ -55,6 +57,7 @@ class PolicyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_store_bytes: int | None
     min_free_bytes: int
     eviction: str
+    build_admission: str | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True)
@@ -169,13 +172,16 @@ def _agree_on_domain(paths: Paths, policy: DomainPolicy, kind: str) -> DomainRec
 
 def _agree_on_policy(paths: Paths, policy: DomainPolicy) -> int:
     capacity = policy.capacity
+    serialized = capacity.build_admission is BuildAdmission.SERIALIZED
     wanted = PolicyRecord(
-        schema_version=1,
+        # a concurrent domain keeps the first version's bytes, which every HWR opens
+        schema_version=2 if serialized else 1,
         policy_version=1,
         max_artifact_bytes=capacity.max_artifact_bytes,
         max_store_bytes=capacity.max_store_bytes,
         min_free_bytes=capacity.min_free_bytes,
         eviction="none",
+        build_admission=str(capacity.build_admission) if serialized else msgspec.UNSET,
     )
     found = _read_or_write(paths, POLICY_FILE, wanted)
     if found.policy_version < 1:

@@ -5,6 +5,7 @@
       domain-policy.json                 its limits, written once
       locks/                             outside of everything that is ever replaced
         domain-init.lock                 one initialiser at a time
+        domain-build.lock                one builder at all, where admission is serialized
         <key>.build.lock                 one builder per key
         <key>.artifact.lock              shared by leases; exclusive for publication and cleanup
       artifacts/<key>/                   0555; with the sticky bit: invalidated
@@ -17,7 +18,7 @@
       leases/<lease_id>.json             who holds what (weightlease.lease_record)
 
 All but the last two is the Host Weight Runtime's v1 domain, which knows and ignores them. Lock
-order: build lock, then artifact lock.
+order: domain build lock, build lock, artifact lock.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ class Paths:
     @property
     def init_lock(self) -> str:
         return f"{self.locks}/domain-init.lock"
+
+    @property
+    def domain_build_lock(self) -> str:
+        return f"{self.locks}/domain-build.lock"
 
     @property
     def directories(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from weightlease import filesystem
 from weightlease.errors import Failure, FailureCode, Stage, WeightLeaseError
@@ -14,10 +15,11 @@ from weightlease.reports import (
     CleanupResult,
     CleanupStatus,
     DomainInspection,
+    QuarantinedArtifact,
     StoreResult,
     StoreStatus,
 )
-from weightlease.store import builder, inspection
+from weightlease.store import builder, inspection, quarantine
 from weightlease.store import cleanup as cleaning
 from weightlease.store.artifact import OpenArtifact
 from weightlease.store.domain import Domain, open_domain
@@ -25,6 +27,7 @@ from weightlease.store.leases import LeaseDirectory
 from weightlease.store.lookup import INVALID_CODES, open_artifact
 from weightlease.store.protocol import WeightProducer
 from weightlease.store.publication import Publication
+from weightlease.store.quarantine import ExpiredEntry
 
 _METADATA = Validation.MANIFEST_AND_METADATA
 
@@ -179,6 +182,26 @@ class LocalStore:
     def cleanup_quarantined(self, storage_name: str) -> CleanupResult:
         """Remove one quarantined artifact, named as `inspect` names it."""
         return cleaning.cleanup_quarantined(self._domain, storage_name)
+
+    def quarantined(self) -> tuple[QuarantinedArtifact, ...]:
+        """What lies in quarantine, oldest first.
+
+        Raises:
+            WeightLeaseError: domain_unavailable.
+
+        """
+        with filesystem.storage_errors(f"cannot list quarantine of {self.root}"):
+            return quarantine.listed(self._domain, time.time())
+
+    def expire_quarantine(self, older_than_seconds: float) -> tuple[ExpiredEntry, ...]:
+        """Remove quarantined artifacts of at least that age; each answers for itself.
+
+        Raises:
+            WeightLeaseError: domain_unavailable, or invalid_config for a negative age.
+
+        """
+        with filesystem.storage_errors(f"cannot list quarantine of {self.root}"):
+            return quarantine.expire(self._domain, older_than_seconds, time.time())
 
     def leftovers(self) -> tuple[str, ...]:
         """Keys that have staging, a tombstone or orphaned assets; `cleanup` would remove them.

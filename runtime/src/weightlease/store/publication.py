@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from weightlease import filesystem
 from weightlease.errors import FailureCode, Stage, WeightLeaseError, production_failure
 from weightlease.identity import WeightArtifactIdentity
-from weightlease.locks import Deadline, FileLock
+from weightlease.locks import Deadline, HeldLocks
 from weightlease.manifest import (
     PAYLOAD_SUFFIX,
     AssetEntry,
@@ -45,14 +45,14 @@ class Publication:
         domain: Domain,
         identity: WeightArtifactIdentity,
         total_bytes: int,
-        build_lock: FileLock,
+        build_locks: HeldLocks,
         reopen: Callable[[], OpenArtifact],
         wait: WaitPolicy,
     ) -> None:
         self._domain = domain
         self._identity = identity
         self._total_bytes = total_bytes
-        self._build_lock = build_lock
+        self._build_locks = build_locks
         self._reopen = reopen
         self._wait = wait
         self._key = identity.key
@@ -181,7 +181,7 @@ class Publication:
             # What cannot be removed now is swept by the key's next builder.
             with suppress(OSError):
                 filesystem.remove_tree(path)
-        self._build_lock.close()
+        self._build_locks.close()
 
     # ---- files ----
 
