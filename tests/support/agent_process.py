@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from forked_agent import ForkedAgent
+from forked_agent import ForkedAgent, Rights
 from mortal import MORTAL
 from raw_peer import RawPeer
 
@@ -35,7 +35,8 @@ QUICK = {
 class AgentProcess:
     """Starts on entering, is killed on leaving; `start` again for its successor.
 
-    `prefix` runs the agent inside another command, such as one with a mount namespace of its own.
+    `prefix` runs the agent inside another command, such as one with a mount namespace of its own;
+    `rights` are for an agent without one.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class AgentProcess:
         environment: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
         uid_mode: bool = True,
+        rights: Rights | None = None,
     ) -> None:
         self.root = folder / "store"
         self.socket = folder / "run" / "agent.sock"
         self._arguments = [*arguments, *(["--auth", "uid"] if uid_mode else [])]
         self._environment = environment or {}
         self._prefix = list(prefix)
+        self._rights = rights
         self.logs: list[dict[str, Any]] = []
         self._process: subprocess.Popen[str] | ForkedAgent | None = None
         self._reader: threading.Thread | None = None
@@ -140,7 +143,7 @@ class AgentProcess:
         places = ("--root", str(self.root), "--socket", str(self.socket), "--http-port", "0")
         arguments = [*places, *self._arguments]
         if not self._prefix:
-            return ForkedAgent(arguments, environment)
+            return ForkedAgent(arguments, environment, self._rights)
         return subprocess.Popen(
             [
                 *MORTAL,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from mortal import die_with_parent
 
@@ -21,14 +23,22 @@ _CONTEXT.set_forkserver_preload(
 )
 
 
+class Rights(NamedTuple):
+    """As whom an agent runs, without capabilities, and how many descriptors it may have."""
+
+    uid: int
+    descriptors: int
+
+
 class ForkedAgent:
     """What `subprocess.Popen` of the command would be; only what tests use of it."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], rights: Rights | None = None
+    ) -> None:
         receiving, sending = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(
-            target=_run, args=(list(arguments), dict(environment), sending), daemon=True
-        )
+        told = (list(arguments), dict(environment), sending, rights)
+        self._process = _CONTEXT.Process(target=_run, args=told, daemon=True)
         self._process.start()
         self.pid = self._process.pid or 0
         sending.close()
@@ -51,9 +61,17 @@ class ForkedAgent:
             os.kill(self.pid, number)
 
 
-def _run(arguments: list[str], environment: dict[str, str], stderr: Connection) -> None:
+def _run(
+    arguments: list[str], environment: dict[str, str], stderr: Connection, rights: Rights | None
+) -> None:
     from weightlease_node_agent.main import main
 
+    if rights is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (rights.descriptors, rights.descriptors))
+        os.setgroups([])
+        os.setgid(rights.uid)
+        os.setuid(rights.uid)
+    # After the change of uid, which takes it back.
     die_with_parent()
     os.environ.clear()
     os.environ.update(environment)

@@ -32,8 +32,9 @@ class RawPeer:
         self, path: Path, *, hello: bool = True, token: str = "", timeout: float = 20.0
     ) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(timeout)
+        # Blocking: with a timeout, a connect to a full backlog fails at once.
         self.socket.connect(str(path))
+        self.socket.settimeout(timeout)
         self._next = 0
         self.fds: list[int] = []
         self.greeting: wire.HelloResult | None = None

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 import structlog
 
 from weightlease.errors import WeightLeaseError
+from weightlease.wire import MAX_FDS_PER_FRAME
 from weightlease_node_agent import __version__
 from weightlease_node_agent.auth import Authenticator, TokenAuthenticator, UidAuthenticator
 from weightlease_node_agent.capacity import Capacity
@@ -29,7 +30,7 @@ from weightlease_node_agent.http import HttpServer
 from weightlease_node_agent.hub import Hub
 from weightlease_node_agent.leader import Leadership
 from weightlease_node_agent.leases import Leases
-from weightlease_node_agent.limits import Quota
+from weightlease_node_agent.limits import Quota, Turns
 from weightlease_node_agent.metrics import Metrics
 from weightlease_node_agent.pins import Pins
 from weightlease_node_agent.publications import Publications
@@ -140,7 +141,8 @@ class Agent:
             requests,
             self._publications,
             Quota("connections", limits.connections, limits.connections_per_peer),
-            Quota("unread descriptors", _descriptor_share(), limits.descriptors_per_peer),
+            _unread_descriptors(limits.descriptors_per_peer),
+            Turns(limits.requests_per_peer),
         )
         self._hub = Hub(services, self.metrics)
         self._server = SocketServer(settings.socket, self._hub.accept)
@@ -326,8 +328,12 @@ class Agent:
         self.metrics.room.observe(view.rooms)
 
 
-def _descriptor_share() -> int:
-    """Half of what this process may have open may be in flight; the soft limit is raised first."""
+def _unread_descriptors(per_peer: int) -> Quota:
+    """Half of what this process may have open may be in flight, a quarter of that for one peer.
+
+    The soft limit is raised first. Where the hard one is low, no peer takes the whole share.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return max(64, min(hard, 1 << 20) // 2)
+    share = max(4 * MAX_FDS_PER_FRAME, min(hard, 1 << 20) // 2)
+    return Quota("unread descriptors", share, min(per_peer, share // 4))

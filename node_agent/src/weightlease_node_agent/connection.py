@@ -34,7 +34,7 @@ from weightlease_node_agent.auth import Authenticator
 from weightlease_node_agent.authorization import denied
 from weightlease_node_agent.channel import Channel, Drop, PeerLostError
 from weightlease_node_agent.inflight import InFlight
-from weightlease_node_agent.limits import Quota
+from weightlease_node_agent.limits import Quota, Turns
 from weightlease_node_agent.peers import Credentials, Peer
 from weightlease_node_agent.publications import Publications
 from weightlease_node_agent.requests import Answer, Answerer
@@ -56,6 +56,7 @@ class Services:
     publications: Publications
     connections: Quota
     descriptors: Quota
+    turns: Turns
 
 
 class Connection:
@@ -165,7 +166,9 @@ class Connection:
             if isinstance(params, BeginParams):
                 await self._publish(request, params)
                 return
-            answer = await self.services.requests.answer(peer, request.method, params)
+            async with self.services.turns.of(peer.account):
+                self.services.descriptors.require_room(peer.account)
+                answer = await self.services.requests.answer(peer, request.method, params)
         except ProtocolError:
             raise
         except WeightLeaseError as error:

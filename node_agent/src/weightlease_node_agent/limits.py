@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
 
@@ -22,6 +23,16 @@ class Quota:
     def in_use(self) -> int:
         """How many are taken."""
         return self._held.total()
+
+    def require_room(self, account: str) -> None:
+        """Refuse an account that has taken nearly all it may, before work is done for it.
+
+        Raises:
+            WeightLeaseError: as `take`.
+
+        """
+        if self._held[account] > self._per_account - self._per_account // 8:
+            raise too_many(f"{account} already has {self._held[account]} {self._what}")
 
     def take(self, account: str, count: int = 1) -> None:
         """Take `count`; `give` returns them.
@@ -50,6 +61,29 @@ class Quota:
             yield
         finally:
             self.give(account, count)
+
+
+class Turns:
+    """At most so many at once for one account; more of that account wait, and nobody else does."""
+
+    def __init__(self, per_account: int) -> None:
+        self._per_account = per_account
+        self._turns: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    @asynccontextmanager
+    async def of(self, account: str) -> AsyncIterator[None]:
+        """Hold one of the account's turns while the block runs."""
+        turns, users = self._turns.get(account) or (asyncio.Semaphore(self._per_account), 0)
+        self._turns[account] = (turns, users + 1)
+        try:
+            async with turns:
+                yield
+        finally:
+            _, users = self._turns[account]
+            if users > 1:
+                self._turns[account] = (turns, users - 1)
+            else:
+                del self._turns[account]
 
 
 class Strangers:

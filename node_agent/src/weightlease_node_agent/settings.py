@@ -57,6 +57,8 @@ class Limits(BaseModel):
     """publications that stream at once; each has a thread and 64 MiB of buffers"""
     publications_per_peer: _Count = 4
     """publications, waiting ones included, of one peer"""
+    requests_per_peer: _Count = 4
+    """requests of one peer that are worked on at once; fewer than threads, so that others pass"""
     descriptors_per_peer: _Count = 512
     """descriptors sent to one peer and not read yet; the kernel charges them to the agent"""
     threads: _Count = 8

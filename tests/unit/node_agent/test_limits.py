@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import pytest
 
 from weightlease.errors import FailureCode, WeightLeaseError
-from weightlease_node_agent.limits import Quota, Strangers
+from weightlease_node_agent.limits import Quota, Strangers, Turns
 
 
 def test_an_account_gets_its_share_and_no_more() -> None:
@@ -48,3 +49,50 @@ def test_who_has_said_hello_is_no_stranger() -> None:
     strangers.remove("first")
     strangers.add("second", "x", lambda: ended.append("second"))
     assert ended == []
+
+
+def test_an_account_that_has_nearly_all_its_share_is_refused_before_the_work() -> None:
+    quota = Quota("things", 100, 16)
+    quota.take("a", 14)
+    quota.require_room("a")
+    quota.take("a")
+    with pytest.raises(WeightLeaseError) as refused:
+        quota.require_room("a")
+    assert refused.value.failure.retryable
+    quota.require_room("b")
+
+
+async def test_an_account_takes_turns_and_others_need_not_wait_for_it() -> None:
+    turns = Turns(2)
+    running: list[str] = []
+    three, end = asyncio.Event(), asyncio.Event()
+
+    async def work(account: str) -> None:
+        async with turns.of(account):
+            running.append(account)
+            if len(running) == 3:
+                three.set()
+            await end.wait()
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        for account in ("a", "a", "a", "b"):
+            group.create_task(work(account))
+        await three.wait()
+        assert sorted(running) == ["a", "a", "b"]
+        end.set()
+    assert sorted(running) == ["a", "a", "a", "b"]
+
+
+async def test_a_turn_that_fails_or_is_given_up_is_given_back() -> None:
+    turns = Turns(1)
+    with pytest.raises(ValueError, match="broken"):
+        async with turns.of("a"):
+            raise ValueError("broken")
+    async with turns.of("a"):
+        waiting = asyncio.create_task(turns.of("a").__aenter__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    async with asyncio.timeout(10), turns.of("a"):
+        pass
