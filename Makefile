@@ -93,6 +93,12 @@ test-slow: venv packages  ## crash, interoperability, integration and chart test
 test-e2e: venv packages  ## end-to-end tests on a real cluster, which they start
 	$(BIN)/pytest --timeout 900 -p no:randomly $(E2E_TESTS)
 
+# An interpreter with torch, cuda-bindings, msgspec, hypothesis and pytest with its plugins
+GPU_PYTHON ?= $(BIN)/python
+.PHONY: test-gpu
+test-gpu:  ## tests on a real NVIDIA GPU; GPU_PYTHON names an interpreter that has what they need
+	PYTHONPATH=runtime/src:tests/support:$$PYTHONPATH $(GPU_PYTHON) -m pytest --timeout 300 tests/gpu
+
 # The cluster's programs build while the fast checks run; either one's failure fails the target.
 BUILD_LOG := build/devcluster.log
 .PHONY: test
