@@ -323,7 +323,12 @@ class Agent:
         return problems
 
     async def _refresh(self) -> None:
-        view = await self._capacity.look()
+        try:
+            view = await self._capacity.look()
+        except (WeightLeaseError, OSError) as error:
+            # A scrape matters most when a disk is unwell; what is counted in memory is right.
+            log.warning("the stores can't be looked at", error=str(error))
+            return
         self.metrics.observe(view.survey)
         self.metrics.room.observe(view.rooms)
 

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from weightlease.errors import Failure, FailureCode, ProtocolError, Stage, WeightLeaseError
+from weightlease.filesystem import storage_failure
 from weightlease.wire import (
     SUPPORTED_VERSIONS,
     BeginParams,
@@ -168,7 +169,7 @@ class Connection:
                 return
             async with self.services.turns.of(peer.account):
                 self.services.descriptors.require_room(peer.account)
-                answer = await self.services.requests.answer(peer, request.method, params)
+                answer = await self._answer(peer, request.method, params)
         except ProtocolError:
             raise
         except WeightLeaseError as error:
@@ -178,6 +179,14 @@ class Connection:
             if answer.lease_id:
                 self._leases.append(answer.lease_id)
             await self._send_answer(request.id, answer)
+
+    async def _answer(self, peer: Peer, method: str, params: msgspec.Struct) -> Answer:
+        try:
+            return await self.services.requests.answer(peer, method, params)
+        except OSError as error:
+            failure = storage_failure(error, f"cannot serve {method}")
+            log.warning("request failed", peer=self._name, failure=str(failure))
+            raise WeightLeaseError(failure) from error
 
     async def _publish(self, request: Request, params: BeginParams) -> None:
         # The right to publish needs a verdict of this minute, not of this connection's start.

@@ -68,8 +68,15 @@ class Domains:
         return {storage: export.root for storage, export in self._exports.items()}
 
     def check(self) -> None:
-        """Raises domain_unavailable unless every export is read-only."""
+        """Raises domain_unavailable unless every root is there and every export read-only."""
         for export in self._exports.values():
+            if not export.root.is_dir():
+                raise WeightLeaseError.of(
+                    Stage.DOMAIN,
+                    FailureCode.DOMAIN_UNAVAILABLE,
+                    f"root {export.root} is gone; make it again and restart the agent",
+                    retryable=True,
+                )
             export.check()
 
     def all(self) -> list[AgentDomain]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
+from weightlease.filesystem import open_file
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +50,7 @@ class Export:
         """
         visible = self.visible(path)
         try:
-            descriptor = os.open(visible, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = open_file(str(visible))
         except OSError as error:
             raise _unavailable(f"{visible} can't be opened: {error.strerror}") from error
         try:

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from weightlease.api.weight_node import WeightNodeStatus
+from weightlease.errors import WeightLeaseError
 from weightlease_node_agent import __version__
 from weightlease_node_agent.capacity import Capacity
 from weightlease_node_agent.cluster import Cluster, ClusterError, ClusterGoneError
@@ -111,8 +112,15 @@ class Reporter:
                 continue
 
     async def _report(self) -> None:
+        try:
+            view = await self._capacity.look()
+        except (WeightLeaseError, OSError) as error:
+            # Silence is what the operator understands; disks come back.
+            self._metrics.status_writes.labels("failed").inc()
+            log.warning("the stores can't be looked at", error=str(error))
+            return
         current = status(
-            await self._capacity.look(),
+            view,
             self._wanted.spec,
             agent_version=__version__,
             reported_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

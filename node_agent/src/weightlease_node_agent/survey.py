@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import structlog
+
 from weightlease.errors import ManifestError, WeightLeaseError
 from weightlease.filesystem import filesystem_type
 from weightlease.lease_record import LeaseRecord
@@ -17,6 +19,7 @@ from weightlease_node_agent.domains import AgentDomain, Domains, Place
 from weightlease_node_agent.executor import Run
 from weightlease_node_agent.node_memory import available_memory
 
+log = structlog.get_logger(__name__)
 _MAX_READY_BYTES = 64 * 1024
 
 
@@ -72,7 +75,10 @@ class Root:
 
 @dataclass(frozen=True)
 class Survey:
-    """Everything at one instant; `domains` gives each domain's uuid, `bytes` its size."""
+    """Everything at one instant; `domains` gives each domain's uuid, `store_bytes` its size.
+
+    A domain that could not be looked at is not among `domains`: nothing is known of it.
+    """
 
     found: tuple[Found, ...] = ()
     publishing: tuple[Publishing, ...] = ()
@@ -99,14 +105,27 @@ class Surveyor:
         self._one = asyncio.Lock()
 
     async def look(self, domains: Iterable[AgentDomain] | None = None) -> Survey:
-        """The state of some domains, or of all."""
+        """The state of some domains, or of all that can be looked at.
+
+        Raises:
+            WeightLeaseError: domain_unavailable, for one of `domains`.
+            OSError: a root can't be looked at.
+
+        """
         chosen = self._domains.all() if domains is None else list(domains)
         found: list[Found] = []
         uuids: list[tuple[Place, str]] = []
         sizes: list[tuple[Place, int]] = []
         for domain in chosen:
-            async with self._one:
-                uuid, size, entries = await self._run(look_at, domain)
+            try:
+                async with self._one:
+                    uuid, size, entries = await self._run(look_at, domain)
+            except WeightLeaseError as error:
+                if domains is not None:
+                    raise
+                # One tenant's broken store must not keep the others' from being seen.
+                log.warning("domain can't be looked at", path=str(domain.path), error=str(error))
+                continue
             uuids.append((domain.place, uuid))
             sizes.append((domain.place, size))
             found.extend(self._with_leases(domain, entries))

@@ -61,7 +61,10 @@ class Sweeper:
         whole = {
             (each.place, each.key) for each in survey.found if each.state is InventoryState.READY
         }
+        seen = {place for place, _ in survey.domains}
         for domain in self._domains.all():
+            if domain.place not in seen:
+                continue
             for key in await self._run(domain.store.leftovers):
                 # Cleaning a key takes its artifact too; one that is there keeps its leftovers until
                 # its next builder. A build in progress holds the lock that cleanup wants.

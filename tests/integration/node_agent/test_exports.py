@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_process import QUICK, AgentProcess
+from agent_process import QUICK, AgentProcess, wait_until
 from raw_peer import RefusedError
 from small_artifact import identity
 
@@ -52,7 +52,7 @@ def test_an_export_that_turns_writable_gives_nothing_away(tmp_path: Path, payloa
         assert refused.value.failure.code == "domain_unavailable"
         assert "writable" in refused.value.failure.message
         assert peer.fds == []
-        assert agent.has_logged("export is writable, refusing to hand out descriptors")
+        wait_until(lambda: agent.has_logged("export is writable, refusing to hand out descriptors"))
         assert agent.get("/readyz")[0] == 503
         assert peer.inspect(key)[0].leases == ()
 
