@@ -34,6 +34,8 @@ def test_every_method_decodes_its_own_params() -> None:
             "write": wire.WriteParams(1),
             "finalize": wire.FinalizeParams("p", "r", {}),
             "cleanup": wire.CleanupParams("a" * 64),
+            "publish_volume": wire.PublishVolumeParams("v", "/t", "namespace", "pod", "uid"),
+            "unpublish_volume": wire.UnpublishVolumeParams("v"),
         }.get(method)
         params = example if example is not None else kind()
         request, decoded = wire.decode_request(body_of(wire.encode_request(number, method, params)))
