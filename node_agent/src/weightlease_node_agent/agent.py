@@ -160,6 +160,9 @@ class Agent:
         await self._adopt()
         await self._run(self._domains.check)
         await self._lead()
+        if self._leadership.held:
+            # Before anything is written: what a killed agent left in a tmpfs is still its memory.
+            await self._sweeper.sweep_leftovers()
         if self._volumes is not None:
             await self._volumes.start()
         self._server.start()

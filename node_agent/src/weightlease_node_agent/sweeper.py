@@ -42,8 +42,7 @@ class Sweeper:
 
     async def sweep(self) -> None:
         """One round."""
-        survey = await self._surveyor.look()
-        await self._remove_leftovers(survey)
+        survey = await self.sweep_leftovers()
         # The spec is read after the look: what was published for an entry is judged by a spec at
         # least as new as the artifact.
         removed = await remove_unwanted(
@@ -57,7 +56,9 @@ class Sweeper:
             self._metrics.swept.inc(len(removed))
             log.info("unwanted artifacts removed", keys=removed[:20], count=len(removed))
 
-    async def _remove_leftovers(self, survey: Survey) -> None:
+    async def sweep_leftovers(self) -> Survey:
+        """Remove what crashed producers and agents left; what was seen before that."""
+        survey = await self._surveyor.look()
         whole = {
             (each.place, each.key) for each in survey.found if each.state is InventoryState.READY
         }
@@ -70,3 +71,4 @@ class Sweeper:
                 # its next builder. A build in progress holds the lock that cleanup wants.
                 if (domain.place, key) not in whole:
                     await self._remover.remove(domain, key)
+        return survey

@@ -93,6 +93,19 @@ def test_what_lies_there_counts_after_a_restart(tmp_path: Path) -> None:
             assert refusal(peer, "b", 200 * KIB).details["limit"] == "NodeBudget"
 
 
+def test_what_a_killed_agent_was_writing_is_gone_before_the_next_one_serves(
+    tmp_path: Path,
+) -> None:
+    environment = QUICK | {"WEIGHTLEASE_INTERVALS__ARTIFACT_SWEEP": "3600"}
+    with AgentProcess(tmp_path, environment=environment) as agent, agent.peer() as peer:
+        peer.begin(identity("a"), 500 * KIB)
+        assert names(agent, "tmp")
+        agent.kill()
+        assert names(agent, "tmp")
+        agent.start()
+        assert names(agent, "tmp") == []
+
+
 def test_a_limit_on_one_artifact_has_a_code_of_its_own(tmp_path: Path) -> None:
     with agent_with(tmp_path, DISK__MAX_ARTIFACT="50Ki") as agent, agent.peer() as peer:
         assert refusal(peer, "a", 51 * KIB).code == "artifact_too_large"
