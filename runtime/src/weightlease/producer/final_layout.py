@@ -1,15 +1,16 @@
-"""The final-layout producer: what a finished CPU model holds, as one artifact. POST_LOAD_ONLY.
+"""Final-layout producers: what a finished CPU model holds, as one artifact. POST_LOAD_ONLY.
 
     model-00001-of-0000n.safetensors   tensors by descending element size, then by name
 
 Wide elements first keep every tensor aligned to its own element without a hole, so a restore needs
 no copy. How many files there are changes no content digest. The model is read and never changed.
+Each representation has a producer, a spec and schemas of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
 from weightlease.identity import WeightArtifactIdentity
@@ -20,7 +21,11 @@ from weightlease.restore.context import (
     format_metadata,
 )
 from weightlease.restore.ownership import Ownership, Target
-from weightlease.restore.representation import BFloat16PreservingFloat32
+from weightlease.restore.representation import (
+    BFloat16PreservingFloat32,
+    Float8Scheme,
+    Float8WithGeneratedScales,
+)
 from weightlease.restore.tensor_bytes import flat_bytes
 from weightlease.restore.violation import ContractViolation, Violation
 from weightlease.safetensors_format import DTYPES, layout_header
@@ -59,9 +64,31 @@ FINAL_LAYOUT_BF16 = FinalLayoutArtifactSpec(
 )
 
 
-class FinalLayoutBF16Producer:
+def _float8(scheme: Float8Scheme) -> FinalLayoutArtifactSpec:
+    name = f"weightlease.final-layout-fp8-{scheme.replace('_', '-')}"
+    return FinalLayoutArtifactSpec(
+        policy=Float8WithGeneratedScales(scheme),
+        layout_name="final-layout",
+        producer_id=name,
+        version="1",
+        manifest_schema="weightlease.final-layout-fp8-manifest-v1",
+        restorer_schema="weightlease.final-layout-fp8-restorer-v1",
+        abi=FINAL_LAYOUT_BF16.abi
+        | {
+            "producer": f"{name}-v1",
+            "representation_policy": "weightlease.fp8-e4m3-generated-scales-v1",
+            "restorer": "weightlease.final-layout-fp8-restorer-v1",
+        },
+    )
+
+
+FINAL_LAYOUT_FLOAT8 = {scheme: _float8(scheme) for scheme in Float8Scheme}
+
+
+class _FinalLayoutProducer:
     """Publishes one finished CPU model, in one process per tensor-parallel coordinate."""
 
+    specs: ClassVar[tuple[FinalLayoutArtifactSpec, ...]]
     lookup_phase = LookupPhase.POST_LOAD_ONLY
     coordination = CoordinationScope.SINGLE_PROCESS
 
@@ -78,12 +105,12 @@ class FinalLayoutBF16Producer:
             WeightLeaseError: producer_unsupported; the context is of another producer.
 
         """
-        if context.spec.producer != FINAL_LAYOUT_BF16.producer:
+        if context.spec.producer not in [spec.producer for spec in self.specs]:
             raise WeightLeaseError.of(
                 Stage.PRODUCTION,
                 FailureCode.PRODUCER_UNSUPPORTED,
-                f"this producer makes {FINAL_LAYOUT_BF16.producer_id!r}, the context names "
-                f"{context.spec.producer_id!r}",
+                f"this producer makes {', '.join(spec.producer_id for spec in self.specs)}, the "
+                f"context names {context.spec.producer_id!r}",
             )
         self._context = context
         self._model = model
@@ -168,6 +195,18 @@ class FinalLayoutBF16Producer:
         shards = list(_shards(ownership, self._shard_bytes))
         for number, specs in enumerate(shards, start=1):
             yield f"model-{number:05d}-of-{len(shards):05d}.safetensors", specs
+
+
+class FinalLayoutBF16Producer(_FinalLayoutProducer):
+    """BF16 with what the model's contract preserves in float32."""
+
+    specs = (FINAL_LAYOUT_BF16,)
+
+
+class FinalLayoutFloat8Producer(_FinalLayoutProducer):
+    """FP8 (e4m3) weights with generated scales, per tensor or per block; see `restore.float8`."""
+
+    specs = tuple(FINAL_LAYOUT_FLOAT8.values())
 
 
 def _shards(ownership: Ownership, limit: int) -> Iterator[tuple[TensorSpec, ...]]:

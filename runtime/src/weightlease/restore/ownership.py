@@ -91,6 +91,7 @@ def collect(
     if not targets:
         raise ContractViolation(Violation.TENSOR_UNSUPPORTED, "the model owns no tensor")
     _require_separate_memory(targets)
+    policy.check(targets)
     found = Ownership(tuple(sorted(targets, key=lambda target: target.name)), tuple(derived))
     try:
         contract.structure(found)
@@ -133,7 +134,7 @@ def _target(
     return Target(
         owner.name,
         owner.kind,
-        policy.role(dtype, owner.kind),
+        policy.role(owner.name, dtype, owner.kind),
         tuple(tensor.shape),
         dtype,
         tuple(slots),

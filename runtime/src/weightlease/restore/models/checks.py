@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from weightlease.restore.contract import FinalLayoutModelContract
 from weightlease.restore.ownership import Ownership
+from weightlease.restore.representation import SCALE_SUFFIX
 from weightlease.restore.slots import slots_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def require_depth(ownership: Ownership, stack: str, depth: int) -> None:
 def preserved_float32(
     float32: tuple[str, ...],
 ) -> Callable[[torch.nn.Module], None]:
-    """A validator: floats that `float32` names are float32 and all others are bfloat16."""
+    """A validator: what `float32` names is float32, and of the rest nothing but scales is.
+
+    Which narrow dtype the rest has is the representation's to say.
+    """
     named = FinalLayoutModelContract("patterns", "1", float32)
 
     def validate(model: torch.nn.Module) -> None:
@@ -52,8 +56,9 @@ def preserved_float32(
             tensor = slot.tensor
             if tensor is None or not slot.persistent or not tensor.is_floating_point():
                 continue
-            wanted = "torch.float32" if named.preserves_float32(slot.name) else "torch.bfloat16"
-            if str(tensor.dtype) != wanted:
+            wide = named.preserves_float32(slot.name) or slot.leaf == SCALE_SUFFIX
+            if (str(tensor.dtype) == "torch.float32") != wide:
+                wanted = "float32" if wide else "narrower"
                 raise ValueError(f"{slot.name!r} is {tensor.dtype} and must be {wanted}")
 
     return validate

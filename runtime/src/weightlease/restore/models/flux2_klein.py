@@ -26,9 +26,13 @@ def flux2_klein(
         require_depth(ownership, "single_transformer_blocks", single_blocks)
         for number in range(single_blocks):
             _require_packed(ownership, f"single_transformer_blocks.{number}.attn")
-        wide = [target.name for target in ownership.targets if target.dtype != "torch.bfloat16"]
+        wide = [
+            target.name
+            for target in ownership.targets
+            if target.dtype == "torch.float32" and target.role != "float8_scale"
+        ]
         if wide:
-            raise ValueError(f"the base layout is BF16 and {wide[:5]} are not")
+            raise ValueError(f"the base layout keeps nothing in float32, and {wide[:5]} are")
 
     return FinalLayoutModelContract(
         implementation_id="diffusers.Flux2Transformer2DModel.klein",
