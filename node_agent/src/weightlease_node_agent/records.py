@@ -14,7 +14,7 @@ finds the artifact present and writes the record again; so it is replaced by ren
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,16 +85,22 @@ class Records:
         record = MadeFor(SCHEMA_VERSION, key, made_for)
         self._folder.mkdir(mode=0o755, exist_ok=True)
         target = self._folder / f"{key}.json"
-        staged = self._folder / f".{key}.{os.getpid()}"
-        staged.write_bytes(canonical_json(msgspec.to_builtins(record)))
-        staged.replace(target)
+        # Not by pid: two agents that overlap are often both process 1 of their containers.
+        staged = self._folder / f".{key}.{secrets.token_hex(4)}"
+        try:
+            staged.write_bytes(canonical_json(msgspec.to_builtins(record)))
+            staged.replace(target)
+        finally:
+            staged.unlink(missing_ok=True)
         self._look(key)
 
     def remove(self, key: str) -> None:
         """Forget a key whose artifact is gone."""
         self._records.pop(key, None)
         (self._folder / f"{key}.json").unlink(missing_ok=True)
-        (self._folder / f"{key}.used").unlink(missing_ok=True)
+        for left in (f"{key}.used", f".{key}.*"):
+            for path in self._folder.glob(left):
+                path.unlink(missing_ok=True)
 
     def note_use(self, key: str) -> None:
         """A lease of `key` has ended now. What can't be noted is not worth failing for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -40,12 +40,14 @@ class SocketServer:
         """Bind, listen and appear at the path.
 
         Raises:
-            OSError: the folder can't be written, or the path is too long for a socket (107 bytes).
+            OSError: the folder can't be written, a folder that is not empty stands at the path, or
+                the path is too long for a socket (107 bytes).
 
         """
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        staged = self._path.parent / f".{self._path.name}.{os.getpid()}"
-        staged.unlink(missing_ok=True)
+        _make_way(self._path)
+        # Not by pid: two agents that overlap are often both process 1 of their containers.
+        staged = self._path.parent / f".{self._path.name}.{secrets.token_hex(4)}"
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             server.bind(str(staged))
@@ -105,3 +107,24 @@ class SocketServer:
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+
+def _make_way(path: Path) -> None:
+    """Remove an empty folder: kubelet makes one when a container mounts a socket that is not there.
+
+    Raises:
+        OSError: it is not empty, or not ours to remove.
+
+    """
+    if path.is_symlink() or not path.is_dir():
+        return
+    try:
+        path.rmdir()
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"a folder stands where the socket belongs and can't be removed ({error.strerror}); "
+            "mount the folder of the socket into pods, never the socket, and remove it",
+            str(path),
+        ) from error
+    log.warning("an empty folder stood where the socket belongs", path=str(path))

@@ -59,8 +59,10 @@ def test_the_end_of_the_last_lease_survives_a_restart_and_goes_with_the_artifact
     records.note_use(KEY)
     assert abs(Records(tmp_path).last_use(KEY) - before) < 60
     assert Records(tmp_path).of(KEY) == {}
+    (tmp_path / "agent" / f".{KEY}.left").touch()
     records.remove(KEY)
     assert records.last_use(KEY) == 0
+    assert list((tmp_path / "agent").iterdir()) == []
 
 
 def test_the_release_before_reads_what_this_one_has_written(tmp_path: Path) -> None:
@@ -173,6 +175,20 @@ async def test_the_socket_is_replaced_at_once_and_removed_only_while_ours(tmp_pa
 
 
 # ---- the channel ----
+
+
+async def test_a_folder_in_the_sockets_place_goes_if_it_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    path.mkdir()
+    server = SocketServer(path, socket.socket.close)
+    server.start()
+    assert server.listening
+    server.stop()
+    (path / "file").parent.mkdir()
+    (path / "file").touch()
+    with pytest.raises(OSError, match="a folder stands where the socket belongs"):
+        server.start()
+    assert os.listdir(tmp_path) == ["agent.sock"]
 
 
 async def test_descriptors_from_a_peer_are_closed() -> None:
