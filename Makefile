@@ -145,6 +145,10 @@ bench-lookup: venv  ## time lookups beside vllm-omni's own store
 bench-publish: venv  ## time publications beside the machine's limits and vllm-omni's own store
 	$(BIN)/python benchmarks/publish.py
 
+.PHONY: bench-gpu
+bench-gpu:  ## time attaching a resident model on a real NVIDIA GPU beside loading it anew
+	PYTHONPATH=runtime/src:$$PYTHONPATH $(GPU_PYTHON) benchmarks/gpu_attach.py
+
 # ---- cleaning ----
 
 .PHONY: clean-cluster

@@ -60,8 +60,13 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that was measured, with `-dirty` where measured folders differ from it."""
+    """The commit that was measured, with `-dirty` where measured folders differ from it.
+
+    On a machine that has the files without their history, BENCHMARK_COMMIT says which they are.
+    """
     head = _git("rev-parse", "HEAD")
+    if head == "unknown":
+        return os.environ.get("BENCHMARK_COMMIT", head)
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED_FOLDERS)
     return f"{head}-dirty" if changed else head
 

@@ -148,7 +148,7 @@ def test_namespaces_of_its_own_do_not_keep_a_consumer_away(
     start: Start, donor: Any, place: Path
 ) -> None:
     assert shutil.which("unshare")
-    apart = ("unshare", "--ipc", "--pid", "--fork", "--net", "--uts")
+    apart = ("unshare", "--ipc", "--pid", "--fork", "--net", "--mount-proc")
     said = start("consumer", str(place), "run", before=apart).line()
     assert said["output"] == donor.said["before"]
 

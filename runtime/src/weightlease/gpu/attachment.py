@@ -66,7 +66,7 @@ class Attachment(Generic[ModuleT]):
         self.layout = layout
         self._device = device
         self._regions = tuple(regions)
-        self._binding: Binding | None = Binding(model, found, views)
+        self._binding: Binding | None = Binding(found, views)
         self._after: list[Callable[[], object]] = []
         self.donor = ""
         self.construct_seconds = 0.0

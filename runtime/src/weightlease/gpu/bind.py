@@ -9,9 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import torch
@@ -27,8 +25,7 @@ from weightlease.gpu.layout import (
     place_blocks,
     used_bytes,
 )
-from weightlease.gpu.registered import DTYPES, Registered, Registry, registry
-from weightlease.manifest import TensorKind
+from weightlease.gpu.registered import DTYPES, Registry, registry
 
 # Sixteen steps keep the peak near one sixteenth above the weights while they move.
 MOVING_SEGMENTS = 16
@@ -51,19 +48,19 @@ def move(model: nn.Module, device: Device) -> tuple[Arena, ModelLayout]:
     blocks = place_blocks([block.nbytes for block in found.layout.blocks])
     arena = Arena(device, used_bytes(blocks), segments=MOVING_SEGMENTS)
     layout = msgspec.structs.replace(found.layout, blocks=blocks, nbytes=arena.nbytes)
-    waiting: dict[int, list[tuple[int, Registered]]] = {}
-    for number, entry in enumerate(found.entries):
-        waiting.setdefault(layout.tensors[number].block, []).append((number, entry))
+    views = arena_views(layout, arena.tensor)
+    members: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for entry, tensor, view in zip(found.entries, layout.tensors, views, strict=True):
+        members.setdefault(tensor.block, []).append((entry.tensor, view))
     spans = found.spans
     del found
-    typed = _TypedViews(arena.tensor)
     for number, (block, span) in enumerate(zip(blocks, spans, strict=True)):
         _make_room(device, arena, block.offset + block.nbytes)
         source = _bytes_of(span.tensor, span.begin, span.end)
         arena.tensor[block.offset : block.offset + block.nbytes].copy_(source)
         del source
-        for index, entry in waiting.pop(number, ()):
-            entry.tensor.data = typed.view(layout, index)
+        for moved, view in members.pop(number, ()):
+            moved.data = view
     arena.grow(arena.nbytes)
     device.synchronize()
     return arena, layout
@@ -81,26 +78,17 @@ def _bytes_of(tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:
     return flat.set_(tensor.untyped_storage(), begin, (end - begin,), (1,))
 
 
-class _TypedViews:
-    """Views of a flat uint8 tensor, one base for each dtype."""
-
-    def __init__(self, base: torch.Tensor) -> None:
-        self._base = base
-        self._typed: dict[str, torch.Tensor] = {}
-
-    def view(self, layout: ModelLayout, index: int) -> torch.Tensor:
-        tensor = layout.tensors[index]
-        typed = self._typed.get(tensor.dtype)
-        if typed is None:
-            typed = self._typed[tensor.dtype] = self._base.view(DTYPES[tensor.dtype])
-        offset = layout.blocks[tensor.block].offset + tensor.shift
-        return typed.as_strided(tensor.shape, tensor.stride, offset // ITEM_SIZE[tensor.dtype])
-
-
 def arena_views(layout: ModelLayout, base: torch.Tensor) -> Iterator[torch.Tensor]:
     """One view over `base`, flat uint8, per tensor of the layout, in its order."""
-    typed = _TypedViews(base)
-    return map(typed.view, repeat(layout), range(len(layout.tensors)))
+    typed: dict[str, tuple[torch.Tensor, int]] = {}
+    places = [block.offset for block in layout.blocks]
+    for tensor in layout.tensors:
+        name = tensor.dtype
+        if name not in typed:
+            typed[name] = (base.view(DTYPES[name]), ITEM_SIZE[name])
+        flat, item = typed[name]
+        offset = (places[tensor.block] + tensor.shift) // item
+        yield flat.as_strided(tensor.shape, tensor.stride, offset)
 
 
 def registered_on_meta(model: nn.Module, layout: ModelLayout) -> Registry:
@@ -134,19 +122,25 @@ def registered_on_meta(model: nn.Module, layout: ModelLayout) -> Registry:
 class Binding:
     """A module's registered tensors over mapped memory; `release` puts meta tensors back."""
 
-    def __init__(self, model: nn.Module, found: Registry, views: Iterable[torch.Tensor]) -> None:
+    def __init__(self, found: Registry, views: Iterable[torch.Tensor]) -> None:
         """Bind; `views` follow the registry's entries, one view for each name's tensor."""
-        self._model = model
+        # Straight into the tables: the whole layout was compared, so nothing is checked again.
         self._before = found.entries
         self._bound: list[tuple[str, weakref.ref[torch.Tensor]]] = []
         made: dict[int, torch.Tensor] = {}
+        make, parameter = torch.Tensor._make_subclass, nn.Parameter  # noqa: SLF001 - as nn.Parameter
         for entry, view in zip(found.entries, views, strict=True):
             original = entry.tensor
             bound = made.get(id(original))
             if bound is None:
-                bound = made[id(original)] = _like(original, view)
+                bound = (
+                    make(parameter, view, original.requires_grad)
+                    if isinstance(original, parameter)
+                    else view.detach()
+                )
+                made[id(original)] = bound
                 self._bound.append((entry.name, weakref.ref(bound)))
-            _set(entry, bound)
+            entry.table[entry.key] = bound
 
     def release(self) -> tuple[str, ...]:
         """Put the meta tensors back; names of bound tensors that somebody still refers to.
@@ -154,25 +148,8 @@ class Binding:
         Idempotent. The module's own references are gone afterwards in any case.
         """
         for entry in self._before:
-            _set(entry, entry.tensor)
+            entry.table[entry.key] = entry.tensor
         return tuple(sorted(name for name, bound in self._bound if bound() is not None))
-
-
-def _set(entry: Registered, tensor: torch.Tensor) -> None:
-    # Straight into the tables: the checks of __setattr__ were made for the whole layout at once.
-    table: Mapping[str, Any] = (
-        entry.module._parameters  # noqa: SLF001 - torch has no public form
-        if entry.kind is TensorKind.PARAMETER
-        else entry.module._buffers  # noqa: SLF001 - the same
-    )
-    table[entry.key] = tensor  # type: ignore[index]  # one of two dicts of different values
-
-
-def _like(original: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    if isinstance(original, nn.Parameter):
-        grad = original.requires_grad
-        return torch.Tensor._make_subclass(nn.Parameter, view, grad)  # noqa: SLF001 - its own way
-    return view.detach()
 
 
 def unregistered_on_meta(model: nn.Module) -> Iterator[str]:

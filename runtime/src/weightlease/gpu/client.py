@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from weightlease.errors import Failure, FailureCode, ProtocolError
 from weightlease.gpu import channel
@@ -96,6 +97,7 @@ class WeightCacheClient:
             model = build_on_meta(factory)
             constructed = time.perf_counter()
             with _collector_paused():
+                require_supported_module(model)
                 found = registered_on_meta(model, lent.layout)
                 attached = self._bind(lent, model, found)
         except BaseException:
@@ -186,12 +188,13 @@ def build_on_meta(factory: Callable[[], ModuleT]) -> ModuleT:
     """The factory's module, built under a meta device context and put into eval mode.
 
     Raises:
-        UnsupportedError: it is no module, or has a feature that is not shared.
+        UnsupportedError: it is no module.
 
     """
     with torch.device("meta"):
         model = factory()
-    require_supported_module(model)
+    if not isinstance(model, nn.Module):
+        raise UnsupportedError("not_a_module", f"{type(model).__name__} is no torch.nn.Module")
     return model.eval()
 
 

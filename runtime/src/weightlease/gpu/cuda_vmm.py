@@ -29,6 +29,7 @@ _ADVICE = {
     "CUDA_ERROR_INITIALIZATION_ERROR": "CUDA cannot start in a forked child; spawn instead",
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible; check the runtime class and the driver",
     "CUDA_ERROR_ILLEGAL_ADDRESS": "a kernel wrote to read-only weights, or past them; restart",
+    "CUDA_ERROR_UNKNOWN": "it may be no exported allocation; attach again, then see the driver",
     "CUDA_ERROR_DEINITIALIZED": "the driver is shutting down with the process",
 }
 _OTHERWISE = "see the CUDA driver API's reference for this result"

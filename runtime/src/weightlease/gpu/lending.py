@@ -97,7 +97,7 @@ class LiveLending:
             yield _bytes_of(span), _names_of_block(self.layout, number)
 
     def close(self) -> None:
-        self._spans = ()
+        self._spans = []
 
 
 def _placed_apart(layout: ModelLayout) -> ModelLayout:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -33,18 +34,19 @@ _MAX_DEPTH = 200
 _PLAIN = (torch.Tensor, nn.Parameter)
 
 
-class Registered(NamedTuple):
-    """One name: the module that registers it, under what key, and the tensor."""
+class Registered(msgspec.Struct, frozen=True):
+    """One name: whose class registers it, in which table under what key, and the tensor."""
 
     name: str
-    module: nn.Module
+    owner: type[nn.Module]
+    table: dict[str, Any]
     key: str
     kind: TensorKind
     persistent: bool
     tensor: torch.Tensor
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True):
     """A block in the source: bytes `begin`..`end` of the storage of `tensor`."""
 
     tensor: torch.Tensor
@@ -52,15 +54,15 @@ class Span(NamedTuple):
     end: int
 
 
-class Registry(NamedTuple):
+class Registry(msgspec.Struct, frozen=True):
     """A module's names sorted, its layout without a place in an arena, and its blocks' sources."""
 
-    entries: tuple[Registered, ...]
+    entries: list[Registered]
     layout: ModelLayout
-    spans: tuple[Span, ...]
+    spans: list[Span]
 
 
-class _Facts(NamedTuple):
+class _Facts(msgspec.Struct, frozen=True):
     """One tensor; `number` of its first entry, bytes `begin`..`end` in its storage."""
 
     number: int
@@ -71,9 +73,8 @@ class _Facts(NamedTuple):
     end: int
 
 
-def class_name(module: nn.Module) -> str:
-    """`module.qualified name` of its class."""
-    kind = type(module)
+def class_name(kind: type) -> str:
+    """`module.qualified name` of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -84,39 +85,35 @@ def registry(model: nn.Module) -> Registry:
         UnsupportedError: a tensor is not plain and strided, or of a dtype that has no name here.
 
     """
-    entries = tuple(sorted(_walk(model), key=attrgetter("name")))
+    # Runs for every tensor of every attach: plain loops, and objects that are quick to make.
+    entries = sorted(_walk(model), key=attrgetter("name"))
     require_plain_tensors(entries)
     facts: dict[int, _Facts] = {}
     for number, entry in enumerate(entries):
         if id(entry.tensor) not in facts:
             facts[id(entry.tensor)] = _facts(number, entry)
     spans, located = _blocks(entries, facts)
-    owners: dict[type[nn.Module], str] = {}
+    owners = {kind: class_name(kind) for kind in {entry.owner for entry in entries}}
     tensors: list[TensorLayout] = []
     for number, entry in enumerate(entries):
-        kind = type(entry.module)
-        owner = owners.get(kind) or owners.setdefault(kind, class_name(entry.module))
-        first, dtype, shape, stride, begin, _ = facts[id(entry.tensor)]
-        block = located[id(entry.tensor)]
-        tied_to = "" if first == number else entries[first].name
-        shift = begin - spans[block].begin
-        persistent = entry.persistent
+        identity = id(entry.tensor)
+        fact, block = facts[identity], located[identity]
         tensors.append(
             TensorLayout(
                 entry.name,
                 entry.kind,
-                owner,
-                dtype,
-                shape,
-                stride,
+                owners[entry.owner],
+                fact.dtype,
+                fact.shape,
+                fact.stride,
                 block,
-                shift,
-                persistent,
-                tied_to,
+                fact.begin - spans[block].begin,
+                entry.persistent,
+                "" if fact.number == number else entries[fact.number].name,
             )
         )
-    blocks = tuple(Block(0, span.end - span.begin) for span in spans)
-    layout = ModelLayout(LAYOUT_VERSION, class_name(model), 0, blocks, tuple(tensors))
+    blocks = tuple([Block(0, span.end - span.begin) for span in spans])
+    layout = ModelLayout(LAYOUT_VERSION, class_name(type(model)), 0, blocks, tuple(tensors))
     return Registry(entries, layout, spans)
 
 
@@ -143,22 +140,25 @@ def require_plain_tensors(entries: Iterable[Registered]) -> None:
 
 def _walk(model: nn.Module) -> list[Registered]:
     found: list[Registered] = []
-    waiting = [(model, "", 0)]
+    waiting: list[tuple[nn.Module, str, int]] = [(model, "", 0)]
+    parameter_kind, buffer_kind = TensorKind.PARAMETER, TensorKind.BUFFER
     while waiting:
         module, prefix, depth = waiting.pop()
         if depth > _MAX_DEPTH:
             raise UnsupportedError("cyclic_modules", f"{prefix[:80]!r}: modules nest without end")
-        inside: Any = module  # torch has no public form that is complete, ties included
-        for key, parameter in inside._parameters.items():  # noqa: SLF001 - see above
-            if parameter is not None:
-                place = (prefix + key, module, key, TensorKind.PARAMETER, True)
-                found.append(Registered(*place, parameter))
-        for key, buffer in inside._buffers.items():  # noqa: SLF001 - see above
-            if buffer is not None:
-                persistent = key not in inside._non_persistent_buffers_set  # noqa: SLF001 - see above
-                place = (prefix + key, module, key, TensorKind.BUFFER, persistent)
-                found.append(Registered(*place, buffer))
-        for key, child in inside._modules.items():  # noqa: SLF001 - see above
+        # torch has no public form that is complete, names of ties included
+        owner, own = type(module), module.__dict__
+        table = own["_parameters"]
+        for key, tensor in table.items():
+            if tensor is not None:
+                name = prefix + key
+                found.append(Registered(name, owner, table, key, parameter_kind, True, tensor))  # noqa: FBT003
+        table = own["_buffers"]
+        for key, tensor in table.items():
+            if tensor is not None:
+                name, persistent = prefix + key, key not in own["_non_persistent_buffers_set"]
+                found.append(Registered(name, owner, table, key, buffer_kind, persistent, tensor))
+        for key, child in own["_modules"].items():
             if child is not None:
                 waiting.append((child, f"{prefix}{key}.", depth + 1))
     return found
@@ -178,7 +178,7 @@ def _facts(number: int, entry: Registered) -> _Facts:
 
 def _blocks(
     entries: Sequence[Registered], facts: Mapping[int, _Facts]
-) -> tuple[tuple[Span, ...], dict[int, int]]:
+) -> tuple[list[Span], dict[int, int]]:
     """Spans in the order of their first name, and each tensor's block by its id."""
     storages: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
     for fact in facts.values():
@@ -202,7 +202,7 @@ def _blocks(
         if number == len(spans):
             spans.append(span)
         located[identity] = number
-    return tuple(spans), located
+    return spans, located
 
 
 def _overlapping(

@@ -26,7 +26,8 @@ _ATTRIBUTES = {
     "peft_config": "lora",
     "_hf_peft_config_loaded": "lora",
 }
-_CHILDREN = {"lora_A": "lora", "lora_embedding_A": "lora"}
+_ATTRIBUTE_NAMES = frozenset(_ATTRIBUTES)
+_CHILD_NAMES = frozenset({"lora_A", "lora_embedding_A"})
 _WAY_OUT = {
     "compiled": "compiled modules are not shared; compile in the consumer",
     "script": "script modules are not shared; use the Python module",
@@ -75,11 +76,12 @@ def _is_lazy(kind: type) -> bool:
 
 def _feature_of_instance(module: nn.Module) -> str:
     own = module.__dict__
-    for name in own.keys() & _ATTRIBUTES.keys():
-        if own[name]:
-            return _ATTRIBUTES[name]
-    for name in own["_modules"].keys() & _CHILDREN.keys():
-        return _CHILDREN[name]
+    if not _ATTRIBUTE_NAMES.isdisjoint(own):
+        for name in own.keys() & _ATTRIBUTES.keys():
+            if own[name]:
+                return _ATTRIBUTES[name]
+    if not _CHILD_NAMES.isdisjoint(own["_modules"]):
+        return "lora"
     if "config" in own or hasattr(type(module), "config"):
         configuration = getattr(module, "config", None)
         if getattr(configuration, "quantization_config", None) is not None:
