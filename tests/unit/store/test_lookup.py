@@ -332,6 +332,27 @@ def test_an_open_artifact_names_its_files_below_any_mount(store: LocalStore, key
                 missing("absent")
 
 
+def test_a_denied_artifact_is_replaced_once_its_readers_have_gone(
+    store: LocalStore, root: Path, key: str
+) -> None:
+    lease = store.lookup_key(key).lease
+    assert lease is not None
+    flip_last_byte(root / "artifacts" / key / PAYLOAD)
+    with pytest.raises(WeightLeaseError):
+        store.verify(key)
+    assets = root / "assets" / key
+    with lease:
+        waiting = store.get_or_build(SampleProducer(), timeout=0.1)
+        assert waiting.status is StoreStatus.TIMEOUT
+        assert (root / "artifacts" / key / PAYLOAD).exists()
+        assert assets.exists()
+    built = store.get_or_build(SampleProducer())
+    assert built.status is StoreStatus.BUILT
+    assert built.lease is not None
+    built.lease.close()
+    assert len(os.listdir(root / "quarantine")) == 1
+
+
 def test_descriptors_are_given_back(store: LocalStore, root: Path, key: str) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     lease = store.lookup_key(key).lease
