@@ -131,3 +131,44 @@ def test_minimax_h3_at_full_size_has_its_contract_on_meta(tmp_path: Path) -> Non
         slot.tensor.numel() for t in owned.targets if (slot := t.slots[0]).tensor is not None
     )
     assert size > 30_000_000_000
+
+
+def test_a_diffusers_component_is_published_by_its_first_start_and_leased_by_its_second(
+    tmp_path: Path,
+) -> None:
+    from weightlease.integrations.diffusers import pretrained
+    from weightlease.integrations.transaction import load_component
+    from weightlease.producer.final_layout import FINAL_LAYOUT_BF16, FinalLayoutBF16Producer
+    from weightlease.runtime import HostWeightRuntime, RuntimeMode, RuntimePolicy
+    from weightlease.source.folder import FolderSource
+    from weightlease.source.prepared import CheckpointAdapter, PreparedWeightSource, prepare
+
+    real = real_model("wan-transformer")
+    folder = tmp_path / "wan"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        canonical = real.canonical(folder)
+
+    def source() -> PreparedWeightSource:
+        found = FolderSource(str(folder), ".")
+        adapter = CheckpointAdapter("diffusers", "1")
+        return prepare(found, tuple(found.files()), adapter, model_id="wan")
+
+    loader = pretrained(
+        type(canonical),
+        str(folder),
+        source,
+        real.contract,
+        component="transformer",
+        spec=FINAL_LAYOUT_BF16,
+        producer=FinalLayoutBF16Producer,
+    )
+    policy = RuntimePolicy(RuntimeMode.PREFERRED, allow_post_load_publish=True)
+    store = World(tmp_path).store
+    outputs = []
+    for leased in (False, True):
+        with load_component(HostWeightRuntime(lambda: store, policy), loader) as loaded:
+            assert loaded.from_lease is leased, loaded.resolution
+            with torch.no_grad():
+                outputs.append(real.call(loaded.model))
+    assert equal(*outputs)

@@ -42,8 +42,7 @@ class FinalLayoutTensorRestorer:
         """Check that `lease` covers `model` exactly; nothing is changed and no view is kept.
 
         Raises:
-            ContractViolation: what does not fit.
-            WeightLeaseError: the lease is closed, or its bytes lie.
+            ContractViolation: what does not fit, or why the lease cannot be read.
 
         """
         require_usable(model)
@@ -58,9 +57,7 @@ class FinalLayoutTensorRestorer:
                 actual=ownership.digest,
             )
         _require_coverage(self.context, ownership, lease)
-        for target in ownership.targets:
-            # Made and dropped: whatever could fail in a commit fails here.
-            lease.tensor(target.name)
+        _require_readable(ownership, lease)
         derived = _derived(self.context, ownership, model)
         return RestorePlan(self.context, model, lease, ownership, derived)
 
@@ -187,6 +184,17 @@ def _require_coverage(
             Violation.TENSOR_CONTRACT_CHANGED,
             "the manifest's format_metadata describes another layout",
         )
+
+
+def _require_readable(ownership: Ownership, lease: WeightLease) -> None:
+    """Make every view and drop it: whatever could fail in a commit fails here."""
+    try:
+        for target in ownership.targets:
+            lease.tensor(target.name)
+    except WeightLeaseError as error:
+        raise ContractViolation(
+            Violation.LEASE_UNREADABLE, f"the lease cannot be read: {error.failure.message}"
+        ) from error
 
 
 _Form = tuple[TensorKind, str, tuple[int, ...], str, tuple[int, ...]]

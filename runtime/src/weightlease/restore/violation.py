@@ -22,6 +22,7 @@ class Violation(StrEnum):
     IDENTITY_INCOMPATIBLE = "identity_incompatible"
     TENSOR_CONTRACT_CHANGED = "tensor_contract_changed"
     MODEL_UNUSABLE = "model_unusable"
+    LEASE_UNREADABLE = "lease_unreadable"
 
 
 class ContractViolation(WeightLeaseError):

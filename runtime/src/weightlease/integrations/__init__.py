@@ -1,0 +1,1 @@
+"""Loaders of model libraries over a `HostWeightRuntime`. Needs torch."""
