@@ -141,6 +141,10 @@ bench-lease: venv  ## time leases through a real agent, and what eight holders s
 bench-lookup: venv  ## time lookups beside vllm-omni's own store
 	$(BIN)/python benchmarks/lookup.py
 
+.PHONY: bench-operator
+bench-operator: venv  ## converge a simulated fleet on a real API server with a real operator
+	$(BIN)/python benchmarks/operator_scale.py
+
 .PHONY: bench-publish
 bench-publish: venv  ## time publications beside the machine's limits and vllm-omni's own store
 	$(BIN)/python benchmarks/publish.py

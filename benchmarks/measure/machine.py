@@ -15,8 +15,16 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a figure depends on; other folders of a working tree may differ from the commit.
-MEASURED_FOLDERS = ("runtime", "node_agent", "benchmarks")
-_PACKAGES = ("weightlease", "weightlease-node-agent", "msgspec", "numpy", "safetensors", "torch")
+MEASURED_FOLDERS = ("runtime", "operator", "node_agent", "benchmarks")
+_PACKAGES = (
+    "weightlease",
+    "weightlease-operator",
+    "weightlease-node-agent",
+    "msgspec",
+    "numpy",
+    "safetensors",
+    "torch",
+)
 
 
 class Hardware(msgspec.Struct, frozen=True):

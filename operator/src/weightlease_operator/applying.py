@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from weightlease.api.weight_node import WantedArtifact
@@ -26,6 +26,8 @@ from weightlease_operator.settings import JobSettings
 from weightlease_operator.views import agent_view
 
 _ATTEMPTS = 5
+# writes of one artifact; artifacts are worked on side by side too
+_AT_ONCE = 4
 
 Json = dict[str, Any]
 
@@ -72,15 +74,15 @@ class Applier:
     async def apply(self, observed: Observation, plan: Plan) -> None:
         """Raises JobRefused, and the ApiErrors of the gateway; applying again is safe."""
         artifact = observed.artifact
-        for node, own in plan.entries.items():
-            metadata = artifact.metadata
-            await self.write_entries(observed.agents[node], metadata.namespace, metadata.name, own)
-        for start in plan.start:
-            await self._start(observed, start)
+        namespace, name = artifact.metadata.namespace, artifact.metadata.name
+        await _side_by_side(
+            self.write_entries(observed.agents[node], namespace, name, own)
+            for node, own in plan.entries.items()
+        )
+        await _side_by_side(self._start(observed, start) for start in plan.start)
         if plan.status is not None:
             await self._write_status(artifact, plan)
-        for name in plan.delete:
-            await self._delete_job(artifact.metadata.namespace, name)
+        await _side_by_side(self._delete_job(namespace, job) for job in plan.delete)
         for event in plan.events:
             await self._recorder.record(artifact, event)
         if plan.finalizer is not FinalizerAction.KEEP:
@@ -184,6 +186,19 @@ class Applier:
             self._fleet.artifacts.forget(metadata.namespace, metadata.name)
             return
         self._fleet.artifacts.put(raw)
+
+
+async def _side_by_side(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """So many at once; raises the first failure when all have ended."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(call: Coroutine[Any, Any, None]) -> None:
+        async with turns:
+            await call
+
+    for ended in await asyncio.gather(*map(one, calls), return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
 
 
 def _require_ours(raw: Mapping[str, Any], artifact: ArtifactView) -> None:

@@ -36,6 +36,38 @@ def register(registry: kopf.OperatorRegistry, intake: Intake) -> None:
         attach(_forwarder(intake, kind))
 
 
+class NoDiffBase(kopf.DiffBaseStorage):
+    """Keeps no last state: without handlers of changes, copying each object is for nothing."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence({})
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+
+class NoProgress(kopf.ProgressStorage):
+    """Keeps no progress: a handler that only forwards has none."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+    def purge(self, **_: Any) -> None:
+        return None
+
+    def touch(self, **_: Any) -> None:
+        return None
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        return essence
+
+
 def _forwarder(intake: Intake, kind: Kind) -> Callable[..., Coroutine[Any, Any, None]]:
     async def forward(event: kopf.RawEvent, **_: Any) -> None:
         intake.event(kind, deleted=event["type"] == "DELETED", raw=event["object"])

@@ -35,3 +35,5 @@ def configure(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
+    # a line for each event of each object, which says that it was forwarded
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)

@@ -196,6 +196,8 @@ def _kopf_settings() -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.posting.enabled = False
     settings.scanning.disabled = True
+    settings.persistence.diffbase_storage = handlers.NoDiffBase()
+    settings.persistence.progress_storage = handlers.NoProgress()
     for kind in (JOBS, PODS):
         settings.watching.label_selectors[kind.group, kind.version, kind.plural] = kind.selector
     settings.watching.server_timeout = 290
