@@ -26,7 +26,8 @@ import torch
 
 from measure import machine
 from measure.figures import Formula, Samples, median, percentile, quotient
-from measure.gpu_donor import build, key_of, used_bytes
+from measure.gpu_donor import used_bytes
+from measure.gpu_models import build, key_of
 from measure.results import LOAD_AVERAGE, RESULTS, Benchmark, report
 from weightlease.gpu import WeightCacheClient
 from weightlease.gpu.fingerprint import Fingerprinter

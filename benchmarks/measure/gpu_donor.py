@@ -15,48 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from weightlease.gpu import WeightCacheKey, serve_weight_cache
+from measure.gpu_models import build, key_of
+from weightlease.gpu import serve_weight_cache
 
-# transformer/config.json of Wan-AI/Wan2.1-T2V-1.3B-Diffusers
-WAN = {
-    "attention_head_dim": 128,
-    "cross_attn_norm": True,
-    "eps": 1e-06,
-    "ffn_dim": 8960,
-    "freq_dim": 256,
-    "in_channels": 16,
-    "num_attention_heads": 12,
-    "num_layers": 30,
-    "out_channels": 16,
-    "patch_size": (1, 2, 2),
-    "qk_norm": "rms_norm_across_heads",
-    "rope_max_seq_len": 1024,
-    "text_dim": 4096,
-}
 SAMPLE_SECONDS = 0.0005
-
-
-class Blob(nn.Module):
-    """One buffer of a size in GiB."""
-
-    def __init__(self, gib: int) -> None:
-        super().__init__()
-        self.register_buffer("blob", torch.empty(gib << 30, dtype=torch.uint8))
-
-
-def key_of(kind: str) -> WeightCacheKey:
-    """What the model of a kind is called."""
-    return WeightCacheKey("random-1", kind, "full-size", "bfloat16", "1")
-
-
-def build(kind: str) -> nn.Module:
-    """The module of a kind, on the default device."""
-    if kind == "wan":
-        from diffusers import WanTransformer3DModel
-
-        model: nn.Module = WanTransformer3DModel(**WAN).to(torch.bfloat16)
-        return model
-    return Blob(int(kind))
 
 
 def loaded(kind: str, folder: str) -> nn.Module:

@@ -215,7 +215,7 @@ def test_errors_of_the_driver_say_what_to_do() -> None:
         device.import_descriptor(null.fileno(), device.granularity)
     arena = Arena(device, 4 << 20)
     arena.grow(arena.nbytes)
-    with pytest.raises(DeviceError, match="attach again"):
+    with pytest.raises(DeviceError, match="another size"):
         attach_segments(device, arena.descriptors, [8 << 20])
     with pytest.raises(DeviceError, match="no GPU is visible"):
         CudaDevice("cuda:99")

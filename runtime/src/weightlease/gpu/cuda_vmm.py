@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _ADVICE = {
     "CUDA_ERROR_OUT_OF_MEMORY": "free GPU memory, evict a resident set, or choose another GPU",
-    "CUDA_ERROR_NOT_SUPPORTED": "this GPU or driver cannot share such memory (MIG, vGPU, WSL)",
+    "CUDA_ERROR_NOT_SUPPORTED": "the allocation has another size, or this GPU or driver cannot "
+    "share such memory (MIG, vGPU, WSL)",
     "CUDA_ERROR_NOT_PERMITTED": "the container denies it; check the driver's device files",
     "CUDA_ERROR_INVALID_VALUE": "the descriptor is no allocation of that size; attach again",
     "CUDA_ERROR_INVALID_HANDLE": "the descriptor is no exported allocation; attach again",
