@@ -162,7 +162,11 @@ def _search(data: bytes, start: int, name: str) -> TensorEntry | None:
     A quotation mark inside a text has a backslash before it, so `"name":"` begins a member. What is
     cut out decodes as one whole entry of that very name, or does not count.
     """
-    found = data.find(b'"name":' + msgspec.json.encode(name) + b",", start)
+    try:
+        quoted = msgspec.json.encode(name)
+    except (UnicodeEncodeError, TypeError):
+        return None  # no manifest holds such a name
+    found = data.find(b'"name":' + quoted + b",", start)
     begin = data.rfind(_ENTRY, start, found) if found > 0 else -1
     end = data.find(b"}", found)
     if begin < 0 or end < 0:

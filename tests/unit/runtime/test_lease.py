@@ -396,3 +396,14 @@ def rewrite_header(path: Path, entry: dict[str, object]) -> None:
     old = struct.unpack("<Q", data[:8])[0]
     text = json.dumps({"w": entry}).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + old :])
+
+
+@pytest.mark.parametrize("lazily", [False, True], ids=["decoded", "bytes"])
+@pytest.mark.parametrize("name", ["", "\ud800", "\0", '"', 7, None, object()])
+def test_whatever_is_no_tensors_name_is_a_key_error(
+    artifact: SmallArtifact, lazily: bool, name: object
+) -> None:
+    with artifact.lease(lazily=lazily) as lease:
+        assert name not in lease.tensors()
+        with pytest.raises(KeyError):
+            lease.buffer(name)  # type: ignore[arg-type]
