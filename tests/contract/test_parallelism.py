@@ -93,6 +93,11 @@ def test_ranks_that_own_other_experts_never_meet() -> None:
     assert len({key(Coordinates(expert=each)) for each in [*ranks, ExpertParallel()]}) == 4
 
 
+def test_a_rank_that_states_its_experts_never_meets_one_that_holds_all() -> None:
+    stated = Coordinates(expert=ExpertParallel(experts=(0,)))
+    assert key(stated) != key(Coordinates())
+
+
 def test_ranks_that_all_hold_every_expert_share_an_artifact() -> None:
     ranks = [Coordinates(expert=ExpertParallel(size=4, rank=rank)) for rank in range(4)]
     assert {key(rank) for rank in ranks} == {key(Coordinates())}

@@ -8,7 +8,7 @@
                 the layout
     pipeline    size and stage, beyond one stage
     expert      size, rank and the experts owned,   the rank where every rank holds all experts
-                beyond one rank
+                where they are stated
 
 Nothing is read from process groups or the environment: a loader states its coordinates. Source: the
 Host Weight Runtime's table of parallel dimensions.
@@ -155,7 +155,7 @@ def _dimensions(coordinates: Coordinates) -> dict[str, Any]:
         found["data_parallel"] = {"size": data.size, "rank": data.rank}
     if pipeline.size > 1:
         found["pipeline_parallel"] = {"size": pipeline.size, "stage": pipeline.rank}
-    if expert.size > 1 and expert.experts:
+    if expert.experts:
         found["expert_parallel"] = {
             "size": expert.size,
             "rank": expert.rank,

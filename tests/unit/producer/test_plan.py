@@ -112,6 +112,7 @@ def test_concatenate_joins_its_sources_in_order_for_each_block() -> None:
         (["model.blocks.0.q.weight", "model.blocks.0.absent"], "needs"),
         (["model.blocks.0.q.weight", "model.norm.weight"], "cannot join"),
         (["model.steps", "model.norm.weight"], "cannot join"),
+        (["model.steps", "model.steps"], "twice"),
     ],
 )
 def test_tensors_that_do_not_fit_are_not_joined(sources: list[str], message: str) -> None:
@@ -127,6 +128,17 @@ def test_column_splits_rows_and_row_splits_columns(rank: int) -> None:
     assert found["model.blocks.0.q.weight"].node == Take(LEAVES[0], 0, ((2 * rank, 2 * rank + 2),))
     assert found["model.blocks.0.o.weight"].node == Take(LEAVES[2], 1, ((2 * rank, 2 * rank + 2),))
     assert found["model.norm.weight"].node is LEAVES[3], "the rest is replicated"
+
+
+def test_a_component_that_is_not_split_is_the_same_for_every_rank() -> None:
+    column = {"op": "column", "patterns": ["model.blocks.*.q.weight"]}
+    whole = Coordinates(tensor=TensorParallel(size=2, rank=1, splits_tensors=False))
+    assert applied(column, coordinates=whole)["model.blocks.0.q.weight"].node is LEAVES[0]
+
+
+def test_elements_of_less_than_a_byte_are_refused() -> None:
+    with pytest.raises(PlanError, match="cannot address"):
+        outputs(plan(), [leaf("packed", 8, dtype="F4")], Coordinates())
 
 
 def test_packed_splits_each_section_by_itself() -> None:
@@ -192,6 +204,8 @@ def test_a_plan_that_leaves_nothing_is_refused() -> None:
         document({"op": "drop", "patterns": []}),
         document({"op": "drop", "patterns": [""]}),
         document({"op": "drop", "patterns": ["**.a.**"]}),
+        document({"op": "drop", "patterns": ["a*b"]}),
+        document({"op": "drop", "patterns": ["***"]}),
         document({"op": "rename", "from": "a.*", "to": "b"}),
         document({"op": "concatenate", "sources": ["a"], "target": "b"}),
         document({"op": "concatenate", "sources": ["a", "b"], "target": "c", "dim": -1}),

@@ -172,11 +172,15 @@ def compiled(pattern: str) -> re.Pattern[str]:
         PlanError: an empty pattern, or `**` more than once.
 
     """
-    if not pattern or pattern.count("**") > 1 or "***" in pattern:
-        raise PlanError(f"pattern {pattern!r} must not be empty and may hold '**' once")
-    parts = re.split(r"(\*\*|\*)", pattern)
+    parts = pattern.split(".")
+    # a wildcard is a whole part, so that no pattern costs more than the name is long
+    plain = all(part in {"*", "**"} or "*" not in part for part in parts)
+    if not pattern or not plain or parts.count("**") > 1:
+        raise PlanError(
+            f"pattern {pattern!r} must not be empty; '*' and '**' are whole parts, '**' comes once"
+        )
     found = {"**": "(.+)", "*": "([^.]+)"}
-    return re.compile("".join(found.get(part, re.escape(part)) for part in parts))
+    return re.compile(r"\.".join(found.get(part, re.escape(part)) for part in parts))
 
 
 def filled(target: str, wildcards: tuple[str, ...]) -> str:

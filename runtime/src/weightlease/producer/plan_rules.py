@@ -25,6 +25,7 @@ from weightlease.producer.plan import (
     filled,
 )
 from weightlease.producer.plan_tensors import Leaf, Node, Take, joined
+from weightlease.safetensors_format import DTYPES
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def outputs(
 
     Raises:
         PlanError: a rule that does not fit: nothing matches, a dimension cannot be split evenly,
-            two tensors get one name, or nothing is left.
+            two tensors get one name, nothing is left, or elements are less than a byte.
 
     """
     state = _State(leaves, coordinates)
@@ -51,6 +52,9 @@ def outputs(
         state.apply(number, rule)
     if not state.nodes:
         raise PlanError(f"plan {plan.plan_id!r} leaves no tensor")
+    for name, node in state.nodes.items():
+        if DTYPES[node.dtype][0] % 8:
+            raise PlanError(f"tensor {name!r} has dtype {node.dtype}, which a plan cannot address")
     return tuple(
         Output(name, node, state.dtypes.get(name, node.dtype))
         for name, node in sorted(state.nodes.items())
@@ -117,6 +121,8 @@ class _State:
         for match in matches:
             wildcards = tuple(match.groups())
             names = [filled(source, wildcards) for source in rule.sources]
+            if len(set(names)) != len(names):
+                raise PlanError(f"rule {number}: {rule.target!r} would hold a tensor twice")
             missing = [name for name in names if name not in self.nodes]
             if missing:
                 raise PlanError(f"rule {number}: {rule.target!r} needs {missing[0]!r}, not there")
@@ -138,7 +144,9 @@ class _State:
     def _sliced(self, name: str, node: Node, rule: Column | Row | Packed | Expert) -> Node:
         if isinstance(rule, Expert):
             return self._experts(name, node)
-        size, rank = self._coordinates.tensor.size, self._coordinates.tensor.rank
+        tensor = self._coordinates.tensor
+        # what every rank holds whole is no rank's own in the key, so it must not be in the bytes
+        size, rank = (tensor.size, tensor.rank) if tensor.splits_tensors else (1, 0)
         dim = 1 if isinstance(rule, Row) else 0
         if len(node.shape) <= dim:
             raise PlanError(f"tensor {name!r} of shape {list(node.shape)} has no dimension {dim}")
