@@ -167,7 +167,8 @@ class SimulatedFleet:
         if entry is None:
             text = f"no entry of {node} names Job {job}"
             return TerminationMessage(Reason.AGENT_REFUSED, text, retryable=False)
-        key = digest(request["source"]["revision"], request["component"]["name"])
+        source = request["source"]
+        key = digest(source.get("revision", source.get("path")), request["component"]["name"])
         manifest = digest("manifest", key)
         if request["expectedKey"] not in ("", key):
             return TerminationMessage(Reason.IDENTITY_MISMATCH, "another key", retryable=False)
@@ -184,7 +185,10 @@ class SimulatedFleet:
         return TerminationMessage(Reason.PUBLISHED, "published", False, key, manifest, SIZE)
 
     def _entry_for(self, node: str, job: str) -> Object | None:
-        spec = self.server.get(f"{ROOT}/weightnodes/{node}").get("spec") or {}
+        try:
+            spec = self.server.get(f"{ROOT}/weightnodes/{node}").get("spec") or {}
+        except HttpError:  # not there yet, or no longer
+            return None
         named = [entry for entry in spec.get("artifacts") or () if entry.get("job") == job]
         return named[0] if named else None
 

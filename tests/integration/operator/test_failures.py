@@ -17,7 +17,8 @@ CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
 
 @pytest.fixture
 def operator_settings() -> dict[str, str]:
-    return {"PLAN__START_GRACE_SECONDS": "1"}
+    # long enough between attempts for a test to see the failure
+    return {"PLAN__START_GRACE_SECONDS": "1", "PLAN__BACKOFF_BASE_SECONDS": "5"}
 
 
 @pytest.fixture
