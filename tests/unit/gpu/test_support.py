@@ -15,7 +15,7 @@ from weightlease.gpu.registered import registry
 from weightlease.gpu.support import (
     require_no_expandable_segments,
     require_no_mig,
-    require_supported_module,
+    require_supported_modules,
 )
 
 Donate = Callable[..., RunningDonor]
@@ -161,7 +161,7 @@ def test_a_consumer_refuses_it_too(donate: Donate, change: Callable[[Small], Non
 def test_a_compiled_wrapper_is_refused() -> None:
     wrapped: Any = torch.compile(small(), backend="eager")
     with pytest.raises(UnsupportedError) as raised:
-        require_supported_module(wrapped)
+        require_supported_modules(wrapped.named_modules())
     assert raised.value.feature == "compiled"
 
 
@@ -170,7 +170,7 @@ def test_a_script_module_is_refused() -> None:
         pass
 
     with pytest.raises(UnsupportedError) as raised:
-        require_supported_module(Script())
+        require_supported_modules([("", Script())])
     assert raised.value.feature == "script"
 
 
@@ -187,14 +187,14 @@ def test_registered_tensors_on_a_cpu_are_refused_where_a_gpu_is_meant(donate: Do
 
 
 def test_plain_parameters_and_buffers_pass() -> None:
-    require_supported_module(small())
+    require_supported_modules(small().named_modules())
     assert registry(small()).entries
 
 
 def test_an_empty_peft_configuration_is_none() -> None:
     model = small()
     model.peft_config = {}  # type: ignore[assignment]
-    require_supported_module(model)
+    require_supported_modules(model.named_modules())
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -26,12 +25,14 @@ from weightlease.gpu.layout import (
     used_bytes,
 )
 from weightlease.gpu.registered import DTYPES, Registry, registry
+from weightlease.gpu.support import require_supported_modules
 
-# Sixteen steps keep the peak near one sixteenth above the weights while they move.
-MOVING_SEGMENTS = 16
+# The peak while weights move is one step above them; each step costs every attach about 0.1 ms.
+MOVING_SEGMENTS = 6
 _SCAN_DEPTH = 4
 _ATOMS = frozenset({bool, int, float, str, type(None)})
-_TABLES = frozenset({dict, OrderedDict, list, set, tuple})
+# tables of registered things and of hooks, which every module has
+_EVERY_MODULES = frozenset(nn.Module().__dict__)
 
 
 def move(model: nn.Module, device: Device) -> tuple[Arena, ModelLayout]:
@@ -78,17 +79,20 @@ def _bytes_of(tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:
     return flat.set_(tensor.untyped_storage(), begin, (end - begin,), (1,))
 
 
-def arena_views(layout: ModelLayout, base: torch.Tensor) -> Iterator[torch.Tensor]:
+def arena_views(layout: ModelLayout, base: torch.Tensor) -> list[torch.Tensor]:
     """One view over `base`, flat uint8, per tensor of the layout, in its order."""
-    typed: dict[str, tuple[torch.Tensor, int]] = {}
+    typed = {name: base.view(DTYPES[name]) for name in {each.dtype for each in layout.tensors}}
     places = [block.offset for block in layout.blocks]
-    for tensor in layout.tensors:
-        name = tensor.dtype
-        if name not in typed:
-            typed[name] = (base.view(DTYPES[name]), ITEM_SIZE[name])
-        flat, item = typed[name]
-        offset = (places[tensor.block] + tensor.shift) // item
-        yield flat.as_strided(tensor.shape, tensor.stride, offset)
+    # Nothing is to be recorded for a backward pass, which takes as long as making the view.
+    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - torch.library's own way
+        return [
+            typed[tensor.dtype].as_strided(
+                tensor.shape,
+                tensor.stride,
+                (places[tensor.block] + tensor.shift) // ITEM_SIZE[tensor.dtype],
+            )
+            for tensor in layout.tensors
+        ]
 
 
 def registered_on_meta(model: nn.Module, layout: ModelLayout) -> Registry:
@@ -96,10 +100,12 @@ def registered_on_meta(model: nn.Module, layout: ModelLayout) -> Registry:
 
     Raises:
         LayoutMismatchError: every difference, complete, before anything was bound.
-        UnsupportedError: the module has a tensor that is not on meta, or one that nobody registers.
+        UnsupportedError: the module has a feature that is not shared, a registered tensor that is
+            not on meta, or one on meta that nobody registers.
 
     """
     found = registry(model)
+    require_supported_modules(found.modules)
     different = differences(found.layout, layout)
     if different:
         raise LayoutMismatchError(different)
@@ -109,7 +115,7 @@ def registered_on_meta(model: nn.Module, layout: ModelLayout) -> Registry:
             "materialised_parameter",
             f"the factory made {elsewhere[0]} on a device; registered tensors stay on meta",
         )
-    loose = sorted(unregistered_on_meta(model))
+    loose = sorted(unregistered_on_meta(found.modules))
     if loose:
         raise UnsupportedError(
             "unregistered_meta_tensor",
@@ -135,7 +141,7 @@ class Binding:
             if bound is None:
                 bound = (
                     make(parameter, view, original.requires_grad)
-                    if isinstance(original, parameter)
+                    if type(original) is parameter
                     else view.detach()
                 )
                 made[id(original)] = bound
@@ -152,16 +158,14 @@ class Binding:
         return tuple(sorted(name for name, bound in self._bound if bound() is not None))
 
 
-def unregistered_on_meta(model: nn.Module) -> Iterator[str]:
-    """Places in `model` that hold a meta tensor which no module registers."""
-    for path, module in model.named_modules():
-        for key, value in module.__dict__.items():
-            # Most are flags and empty tables of hooks: left out first, for speed.
-            if type(value) in _ATOMS or (type(value) in _TABLES and not value):
-                continue
-            if key not in {"_parameters", "_buffers", "_modules"}:
-                place = f"{path}.{key}" if path else key
-                yield from _meta_tensors(place, value, _SCAN_DEPTH)
+def unregistered_on_meta(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[str]:
+    """Places in modules, each with its path, that hold a meta tensor which none registers."""
+    for path, module in modules:
+        own = module.__dict__
+        for key in own.keys() - _EVERY_MODULES:
+            value = own[key]
+            if type(value) not in _ATOMS:
+                yield from _meta_tensors(f"{path}.{key}" if path else key, value, _SCAN_DEPTH)
 
 
 def _meta_tensors(place: str, value: object, depth: int) -> Iterator[str]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from weightlease.errors import Failure, FailureCode, ProtocolError
 from weightlease.gpu import channel
@@ -33,7 +32,7 @@ from weightlease.gpu.key import WeightCacheKey
 from weightlease.gpu.layout import ModelLayout, decode_blocks
 from weightlease.gpu.lending import CUDA_IPC, VMM
 from weightlease.gpu.registered import Registry
-from weightlease.gpu.support import require_supported_module
+from weightlease.gpu.support import require_module
 
 DEADLINE_SECONDS = 30.0
 
@@ -97,7 +96,6 @@ class WeightCacheClient:
             model = build_on_meta(factory)
             constructed = time.perf_counter()
             with _collector_paused():
-                require_supported_module(model)
                 found = registered_on_meta(model, lent.layout)
                 attached = self._bind(lent, model, found)
         except BaseException:
@@ -193,8 +191,7 @@ def build_on_meta(factory: Callable[[], ModuleT]) -> ModuleT:
     """
     with torch.device("meta"):
         model = factory()
-    if not isinstance(model, nn.Module):
-        raise UnsupportedError("not_a_module", f"{type(model).__name__} is no torch.nn.Module")
+    require_module(model)
     return model.eval()
 
 

@@ -52,9 +52,10 @@ from weightlease.gpu.lending import (
 from weightlease.gpu.registered import registry
 from weightlease.gpu.support import (
     require_idle_inference,
+    require_module,
     require_no_expandable_segments,
     require_no_mig,
-    require_supported_module,
+    require_supported_modules,
 )
 from weightlease.locks import FileLock
 
@@ -89,7 +90,7 @@ def serve_weight_cache(  # noqa: PLR0913 - the document's call, and choices by k
 ) -> DonorReport:
     """Lend `model`'s registered tensors until `stop` is set and the last consumer has gone.
 
-    `vmm` moves the tensors into an exportable arena, which needs up to a sixteenth more memory
+    `vmm` moves the tensors into an exportable arena, which needs up to a sixth more memory
     while they move and invalidates captured graphs and saved addresses; `cuda-ipc` lends them where
     they are. `on_ready` is called once the socket answers.
 
@@ -127,7 +128,8 @@ def serve_weight_cache(  # noqa: PLR0913 - the document's call, and choices by k
 def _require_lendable(model: nn.Module, device: Device, transport: str) -> None:
     if transport not in {VMM, CUDA_IPC}:
         raise UnsupportedError("transport", f"{transport!r} is neither {VMM!r} nor {CUDA_IPC!r}")
-    require_supported_module(model)
+    require_module(model)
+    require_supported_modules(model.named_modules())
     entries = registry(model).entries
     require_idle_inference(model, entries, device.torch_device)
     require_no_mig(device.torch_device)
@@ -138,7 +140,7 @@ def _require_lendable(model: nn.Module, device: Device, transport: str) -> None:
 def _device_of(model: nn.Module) -> Device:
     from weightlease.gpu.cuda_vmm import CudaDevice
 
-    require_supported_module(model)
+    require_module(model)
     found = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     on_cuda = [each for each in found if each.type == "cuda"]
     if len(on_cuda) != 1:

@@ -55,8 +55,12 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Registry(msgspec.Struct, frozen=True):
-    """A module's names sorted, its layout without a place in an arena, and its blocks' sources."""
+    """A module's names sorted, its layout without a place in an arena, and its blocks' sources.
 
+    `modules` are all modules with their paths, a shared one under each of its own.
+    """
+
+    modules: list[tuple[str, nn.Module]]
     entries: list[Registered]
     layout: ModelLayout
     spans: list[Span]
@@ -86,7 +90,8 @@ def registry(model: nn.Module) -> Registry:
 
     """
     # Runs for every tensor of every attach: plain loops, and objects that are quick to make.
-    entries = sorted(_walk(model), key=attrgetter("name"))
+    modules, entries = _walk(model)
+    entries.sort(key=attrgetter("name"))
     require_plain_tensors(entries)
     facts: dict[int, _Facts] = {}
     for number, entry in enumerate(entries):
@@ -114,7 +119,7 @@ def registry(model: nn.Module) -> Registry:
         )
     blocks = tuple([Block(0, span.end - span.begin) for span in spans])
     layout = ModelLayout(LAYOUT_VERSION, class_name(type(model)), 0, blocks, tuple(tensors))
-    return Registry(entries, layout, spans)
+    return Registry(modules, entries, layout, spans)
 
 
 def require_plain_tensors(entries: Iterable[Registered]) -> None:
@@ -138,7 +143,8 @@ def require_plain_tensors(entries: Iterable[Registered]) -> None:
             raise UnsupportedError("lazy_view", f"{entry.name} is a lazy conjugate or negation")
 
 
-def _walk(model: nn.Module) -> list[Registered]:
+def _walk(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], list[Registered]]:
+    modules: list[tuple[str, nn.Module]] = []
     found: list[Registered] = []
     waiting: list[tuple[nn.Module, str, int]] = [(model, "", 0)]
     parameter_kind, buffer_kind = TensorKind.PARAMETER, TensorKind.BUFFER
@@ -146,6 +152,7 @@ def _walk(model: nn.Module) -> list[Registered]:
         module, prefix, depth = waiting.pop()
         if depth > _MAX_DEPTH:
             raise UnsupportedError("cyclic_modules", f"{prefix[:80]!r}: modules nest without end")
+        modules.append((prefix[:-1], module))
         # torch has no public form that is complete, names of ties included
         owner, own = type(module), module.__dict__
         table = own["_parameters"]
@@ -161,7 +168,7 @@ def _walk(model: nn.Module) -> list[Registered]:
         for key, child in own["_modules"].items():
             if child is not None:
                 waiting.append((child, f"{prefix}{key}.", depth + 1))
-    return found
+    return modules, found
 
 
 def _facts(number: int, entry: Registered) -> _Facts:

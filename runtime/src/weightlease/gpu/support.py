@@ -39,24 +39,32 @@ _WAY_OUT = {
 }
 
 
-def require_supported_module(model: object) -> nn.Module:
-    """The module has no feature that is not shared; for both sides.
+def require_module(model: object) -> None:
+    """It is a module at all.
 
     Raises:
-        UnsupportedError: the first that it has.
+        UnsupportedError: it is not.
 
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedError("not_a_module", f"{type(model).__name__} is no torch.nn.Module")
+
+
+def require_supported_modules(modules: Iterable[tuple[str, nn.Module]]) -> None:
+    """No module, each with its path, has a feature that is not shared; for both sides.
+
+    Raises:
+        UnsupportedError: the first that one has.
+
+    """
     classes: dict[type, str] = {}
-    for path, module in model.named_modules():
+    for path, module in modules:
         kind = type(module)
         if kind not in classes:
             classes[kind] = _feature_of_class(kind)
         feature = classes[kind] or _feature_of_instance(module)
         if feature:
             raise UnsupportedError(feature, f"{path or kind.__name__}: {_WAY_OUT[feature]}")
-    return model
 
 
 def _feature_of_class(kind: type) -> str:
