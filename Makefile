@@ -83,7 +83,7 @@ type: venv  ## check types, strictly
 
 .PHONY: test-fast
 test-fast: venv  ## unit, contract and property tests; under 90 s
-	$(BIN)/pytest $(FAST_TESTS)
+	$(BIN)/pytest --numprocesses auto $(FAST_TESTS)
 
 .PHONY: test-slow
 test-slow: venv packages  ## crash, interoperability, integration and chart tests

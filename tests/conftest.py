@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 # Speed depends on the machine, so no deadline; `nightly` digs deeper: HYPOTHESIS_PROFILE=nightly.
 settings.register_profile("ci", deadline=None, max_examples=100)
@@ -31,14 +35,31 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    collected = session.config.stash[COLLECTED]
-    for argument in session.config.args:
-        folder = (session.config.invocation_params.dir / argument).resolve()
+    # A worker of pytest-xdist has no way to refuse a run; its controller does that.
+    if not hasattr(session.config, "workerinput"):
+        require_tests(session.config, session.config.stash[COLLECTED])
+    # Tests that look for leaks collect garbage; what collection itself imported is none.
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: WorkerController, ids: Sequence[str]) -> None:
+    config = node.config
+    require_tests(config, {config.rootpath / test.partition("::")[0] for test in ids})
+
+
+def require_tests(config: pytest.Config, collected: Collection[Path]) -> None:
+    """Refuse a run one of whose folders holds no test.
+
+    Raises:
+        pytest.UsageError: names the first such folder.
+
+    """
+    for argument in config.args:
+        folder = (config.invocation_params.dir / argument).resolve()
         if folder.is_dir() and not any(path.is_relative_to(folder) for path in collected):
             message = f"no test was collected under {argument}"
             raise pytest.UsageError(message)
-    # Tests that look for leaks collect garbage; what collection itself imported is none.
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
