@@ -37,7 +37,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     # A worker of pytest-xdist has no way to refuse a run; its controller does that.
     if not hasattr(session.config, "workerinput"):
-        require_tests(session.config, session.config.stash[COLLECTED])
+        collected = session.config.stash[COLLECTED]
+        require_tests(session.config, collected)
     # Tests that look for leaks collect garbage; what collection itself imported is none.
     gc.freeze()
 
