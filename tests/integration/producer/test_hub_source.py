@@ -206,6 +206,18 @@ def test_a_long_wait_in_the_hubs_own_header_is_not_kept_either(hub: HubSetup) ->
     assert len(hub.server.requests) == 2
 
 
+@pytest.mark.parametrize(("status", "left"), [(503, 0), (503, 489), (429, 489)])
+def test_a_failure_that_only_counts_requests_is_tried_again(
+    hub: HubSetup, status: int, left: int
+) -> None:
+    patient = HubAccess(hub.server.endpoint, retries=2)
+    headers = {"RateLimit": f'"api";r={left};t=189'}
+    hub.server.fault(Fault(FaultKind.STATUS, "/tree/", status=status, headers=headers))
+    commit = hub.repository.commit
+    with HubSource("org/small", commit, scratch=str(hub.scratch), access=patient) as source:
+        assert source.files()
+
+
 @pytest.mark.parametrize("where", ["/tree/", "config.json", "/storage/"])
 def test_a_compressed_answer_is_refused_before_anything_unpacks_it(
     hub: HubSetup, where: str

@@ -22,7 +22,7 @@ MAX_RETRY_AFTER_SECONDS = 30.0
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _COMMIT = "x-repo-commit"
 # "api";r=0;t=55: none left of a window that ends in 55 seconds, which the client would wait for
-_WINDOW_ENDS = re.compile(r"t\s*=\s*(\d+)")
+_WINDOW_ENDS = re.compile(r"r\s*=\s*0+\s*;\s*t\s*=\s*(\d+)")
 
 
 class GaveUp(Exception):
@@ -113,7 +113,9 @@ class BoundedTransport(httpx2.BaseTransport):
 
     def _refuse_long_wait(self, response: httpx2.Response) -> None:
         after = response.headers.get("retry-after", "").strip()
-        asked = _WINDOW_ENDS.findall(response.headers.get("ratelimit", ""))
+        # The Hub counts in every answer; only to this one the client reacts.
+        limited = response.headers.get("ratelimit", "") if response.status_code == 429 else ""
+        asked = _WINDOW_ENDS.findall(limited)
         for seconds in [*asked, after] if after.isdecimal() else asked:
             if float(seconds) > MAX_RETRY_AFTER_SECONDS:
                 raise GaveUp(f"asked to wait {seconds[:12]} s", response.status_code)
