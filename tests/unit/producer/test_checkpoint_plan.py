@@ -194,8 +194,8 @@ def test_memory_stays_bounded_by_windows_and_not_by_tensors(
 ) -> None:
     folder = tmp_path / "large"
     folder.mkdir()
-    rows = 16 * WINDOW_BYTES // 4096
-    save_file({"model.w": torch.zeros(rows, 1024)}, folder / "model.safetensors")
+    rows, columns = 10 * WINDOW_BYTES // 65536, 16384
+    save_file({"model.w": torch.zeros(rows, columns)}, folder / "model.safetensors")
     found = FolderSource(str(folder), ".")
     source = prepare(found, tuple(found.files()), CheckpointAdapter("p", "1"), model_id="m")
     split = plan(rules=[{"op": "row", "patterns": ["model.w"]}])

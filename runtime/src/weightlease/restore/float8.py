@@ -90,7 +90,11 @@ def quantize_linears(
 
 
 def quantized(weight: torch.Tensor, scheme: Float8Scheme) -> tuple[torch.Tensor, torch.Tensor]:
-    """FP8 values and float32 scales of a matrix."""
+    """FP8 values and float32 scales of a matrix; of one on `meta`, their shapes alone."""
+    if weight.is_meta:
+        shape = Float8WithGeneratedScales(scheme).scale_shape(tuple(weight.shape))
+        scale = torch.empty(shape, dtype=torch.float32, device="meta")
+        return torch.empty_like(weight, dtype=torch.float8_e4m3fn), scale
     wide = weight.float()
     if scheme is Float8Scheme.PER_TENSOR:
         scale = _scale(wide.abs().amax())
