@@ -120,10 +120,9 @@ def test_minimax_h3_whose_float32_parts_were_narrowed_is_not_published(tmp_path:
 
 
 def test_minimax_h3_at_full_size_has_its_contract_on_meta(tmp_path: Path) -> None:
-    from diffusers.models.transformers.transformer_minimax_h3 import MiniMaxH3Transformer3DModel
-
+    architecture = type(real_model("minimax-h3").skeleton())
     with torch.device("meta"):
-        model = MiniMaxH3Transformer3DModel()
+        model = architecture()
     world = World(tmp_path, contract=minimax_h3(), build=lambda: model)
     context = world.context()
     owned = context.owned_by(model)
