@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 
 from donors import KEY, RunningDonor, Small, small
 from fake_ipc import FakeIpc
+from weight_processes import running
 from weightlease.gpu import WeightCacheClient, WeightCacheKey, channel, client, lending
 from weightlease.gpu.cuda_ipc import decode_storages, export_storages
 from weightlease.gpu.errors import (
@@ -140,16 +140,9 @@ def test_a_tensor_that_lives_outside_is_named_and_holds_the_donor(donate: Donate
 def test_a_dead_donor_is_an_error_for_the_next_attach_and_a_new_one_serves_again(
     donate: Donate, place: Path
 ) -> None:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        RunningDonor(place, transport="cuda-ipc", storage_transport=FakeIpc())
-        os.write(writing, b"x")
-        os.read(reading, 1)
-        os._exit(0)
-    os.read(reading, 1)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
+    with running("cuda-ipc", place) as process:
+        process.kill()
+        process.wait()
     client_ = WeightCacheClient(place, KEY, FakeDevice(), storage_transport=FakeIpc())
     with pytest.raises(DonorUnavailableError):
         client_.attach(Small)

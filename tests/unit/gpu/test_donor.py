@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import struct
 import time
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from donors import KEY, PATIENCE_SECONDS, RunningDonor, Small, small
+from weight_processes import running
 from weightlease.gpu import WeightCacheClient, channel
 from weightlease.gpu.arena import attach_segments
 from weightlease.gpu.channel import PROTOCOL_VERSION, Answer, Ask
@@ -90,11 +90,9 @@ def test_a_second_donor_cannot_take_an_active_donors_socket(donate: Donate, plac
 
 
 def test_a_dead_donors_socket_is_replaced(donate: Donate, place: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        RunningDonor(place)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+    with running("vmm", place) as process:
+        process.kill()
+        process.wait()
     assert place.exists()
     with pytest.raises(DonorUnavailableError):
         WeightCacheClient(place, KEY, FakeDevice()).attach(Small)
@@ -241,30 +239,19 @@ def test_a_stopping_donor_admits_nobody_and_waits_for_its_consumers(
 
 def test_a_killed_consumer_does_not_hold_its_donor(donate: Donate, place: Path) -> None:
     donor = donate()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        attached = WeightCacheClient(place, KEY, FakeDevice()).attach(Small)
-        os.write(writing, b"x")
-        signal.pause()
-        attached.detach()
-    os.read(reading, 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    with running("attach", place) as process:
+        process.kill()
+        process.wait()
     assert donor.end() is not None
 
 
 def test_a_consumer_goes_on_when_its_donor_is_killed(place: Path) -> None:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        RunningDonor(place)
-        os.write(writing, b"x")
-        signal.pause()
-    os.read(reading, 1)
-    with WeightCacheClient(place, KEY, FakeDevice()).load_model(Small) as attached:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    with (
+        running("vmm", place) as process,
+        WeightCacheClient(place, KEY, FakeDevice()).load_model(Small) as attached,
+    ):
+        process.kill()
+        process.wait()
         assert torch.equal(attached.model.inner.weight, small().inner.weight)
 
 

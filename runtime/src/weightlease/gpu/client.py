@@ -46,10 +46,6 @@ class _Lent:
     layout: ModelLayout
     fds: list[int]
 
-    def abandon(self) -> None:
-        channel.close_descriptors(self.fds)
-        self.connection.close()
-
 
 class WeightCacheClient:
     """Attaches models to the weights of one donor; may be used again and again, by many threads.
@@ -89,46 +85,67 @@ class WeightCacheClient:
             yield attached
 
     def attach(self, factory: Callable[[], ModuleT]) -> Attachment[ModuleT]:
-        """The same without a block; `detach()` it, or enter it."""
-        lent = self._request()
+        """The same without a block; `detach()` it, or enter it.
+
+        The donor answers while the factory builds.
+        """
+        connection = self._ask()
+        lent: _Lent | None = None
         try:
             started = time.perf_counter()
             model = build_on_meta(factory)
             constructed = time.perf_counter()
+            lent = self._receive(connection)
             with _collector_paused():
                 found = registered_on_meta(model, lent.layout)
                 attached = self._bind(lent, model, found)
         except BaseException:
-            lent.abandon()
+            if lent is not None:
+                channel.close_descriptors(lent.fds)
+            connection.close()
             raise
         attached.donor = lent.granted.donor
         attached.construct_seconds = constructed - started
         return attached
 
-    def _request(self) -> _Lent:
+    def _ask(self) -> socket.socket:
+        """Connect and send the request."""
         channel.require_private_directory(self._path)
         channel.require_private_socket(self._path)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        fds: list[int] = []
         try:
-            connection.settimeout(self._deadline)
-            try:
+            with self._reaching_donor():
+                connection.settimeout(self._deadline)
                 connection.connect(self._path)
                 channel.require_same_user(connection, os.geteuid())
                 ask = Ask(PROTOCOL_VERSION, self._key, self._device.uuid, str(torch.__version__))
                 channel.send_message(connection, ask)
-                answer, fds = channel.receive_message(connection, Answer, descriptors=True)
-            except (OSError, EOFError) as error:
-                raise DonorUnavailableError(
-                    f"the donor at {self._path} does not answer: {error!r}"
-                ) from error
-            granted = self._require_granted(answer)
-            layout = _received_layout(fds)
-            return _Lent(connection, granted, layout, fds)
         except BaseException:
-            channel.close_descriptors(fds)
             connection.close()
             raise
+        return connection
+
+    def _receive(self, connection: socket.socket) -> _Lent:
+        """Receive and check the answer; its descriptors are the caller's to close."""
+        fds: list[int] = []
+        try:
+            with self._reaching_donor():
+                answer, fds = channel.receive_message(connection, Answer, descriptors=True)
+            granted = self._require_granted(answer)
+            layout = _received_layout(fds)
+        except BaseException:
+            channel.close_descriptors(fds)
+            raise
+        return _Lent(connection, granted, layout, fds)
+
+    @contextmanager
+    def _reaching_donor(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError) as error:
+            raise DonorUnavailableError(
+                f"the donor at {self._path} does not answer: {error!r}"
+            ) from error
 
     def _require_granted(self, answer: Answer) -> Granted:
         if answer.refused is not None:

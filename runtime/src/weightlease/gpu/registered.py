@@ -32,6 +32,11 @@ _DTYPE_NAMES = {
 DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 _MAX_DEPTH = 200
 _PLAIN = (torch.Tensor, nn.Parameter)
+_SUBCLASSES = {
+    "DTensor": "dtensor",
+    "UninitializedBuffer": "lazy",
+    "UninitializedParameter": "lazy",
+}
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -133,7 +138,7 @@ def require_plain_tensors(entries: Iterable[Registered]) -> None:
         tensor = entry.tensor
         kind = type(tensor)
         if kind not in _PLAIN:
-            feature = "dtensor" if kind.__name__ == "DTensor" else "tensor_subclass"
+            feature = _SUBCLASSES.get(kind.__name__, "tensor_subclass")
             raise UnsupportedError(feature, f"{entry.name} is a {kind.__name__}, no plain tensor")
         if tensor.is_quantized:
             raise UnsupportedError("quantization", f"{entry.name} is a quantised tensor")
