@@ -23,7 +23,9 @@ from weightlease_demo.hub import checkpoint_folder, running_hub
 LOGS = REPOSITORY / "build" / "e2e"
 PACE = {
     # The defaults are made for fleets; a test that waits for a retry wants it soon.
-    "operator": {"plan": {"agentGraceSeconds": 45, "backoffBaseSeconds": 2}},
+    "operator": {
+        "plan": {"agentGraceSeconds": 45, "deleteGraceSeconds": 30, "backoffBaseSeconds": 2}
+    },
     "agent": {"intervals": {"status": 1, "heartbeat": 5, "leaseSweep": 1, "artifactSweep": 2}},
 }
 

@@ -66,6 +66,10 @@ class DevCluster:
         """Start one more node and return its name."""
         return self.run("node", "add", seconds=180).strip()
 
+    def restart_api(self) -> None:
+        """Kill the API server and start it again."""
+        self.run("restart-api", seconds=120)
+
     def remove_node(self, name: str) -> None:
         """End a node as a power cut would, and forget it."""
         self.run("node", "remove", name, seconds=180)

@@ -44,7 +44,9 @@ def test_env_can_be_evaluated_whatever_the_paths_hold(
     assert kubeconfig == ["export", "KUBECONFIG=/some where/config"]
 
 
-@pytest.mark.parametrize("argv", [["node", "add"], ["node", "remove", "x"], ["load", __file__]])
+@pytest.mark.parametrize(
+    "argv", [["node", "add"], ["node", "remove", "x"], ["restart-api"], ["load", __file__]]
+)
 def test_an_existing_cluster_is_never_changed(
     environment: Path,
     argv: list[str],

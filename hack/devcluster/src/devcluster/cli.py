@@ -74,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help='JSON of flags to add, {"kube-controller-manager": ["--v=4"], ...}',
     )
+    add("restart-api", _restart_api, "kill the API server and start it again")
     add("down", _down, "remove the cluster, also what a crash left of it")
     add("status", _status, "print as JSON what runs")
     add("kubeconfig", _kubeconfig, "print the path of the kubeconfig")
@@ -103,6 +104,11 @@ def _add_node_commands(node: argparse.ArgumentParser) -> None:
     enter = add("exec", _node_exec, "run a program in the node's mount namespace")
     enter.add_argument("name", metavar="NAME")
     enter.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...")
+
+
+def _restart_api(settings: Settings, _: argparse.Namespace) -> int:
+    cluster.restart_api(_own(settings))
+    return 0
 
 
 def _own(settings: Settings) -> Cluster:

@@ -123,6 +123,14 @@ def down(cluster: Cluster) -> None:
         shutil.rmtree(cluster.layout.state)
 
 
+def restart_api(cluster: Cluster) -> None:
+    """Kills the API server, as a host may, and starts it again; returns once it is ready."""
+    with cluster.changing(), step("restarting the API server"):
+        noted = cluster.require_record()
+        control_plane.restart_api(noted, cluster.layout, cluster.programs)
+        control_plane.wait_for_api(cluster.layout, cluster.kubectl)
+
+
 def add_node(cluster: Cluster) -> str:
     """Starts one more node; returns its name."""
     with cluster.changing():

@@ -1,5 +1,6 @@
 """etcd, API server, controller-manager and scheduler as processes of the host."""
 
+import signal
 from pathlib import Path
 
 from devcluster import configuration, processes, waiting
@@ -9,6 +10,7 @@ from devcluster.record import Record
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _API_SECONDS = 60.0
+_STOP_SECONDS = 10.0
 _ACCOUNT_SECONDS = 30.0
 
 
@@ -30,6 +32,16 @@ def start_api(record: Record, layout: Layout, programs: Path) -> None:
     _spawn(layout, programs, "etcd", configuration.etcd_flags(network, layout), record)
     # It retries until etcd answers, so neither needs to wait.
     flags = configuration.apiserver_flags(network, layout)
+    _spawn(layout, programs, "kube-apiserver", flags, record)
+
+
+def restart_api(record: Record, layout: Layout, programs: Path) -> None:
+    """Kills the API server and starts it again; its etcd goes on."""
+    pid = processes.pid_of(pid_file(layout, "kube-apiserver"))
+    if pid is not None:
+        processes.send(pid, signal.SIGKILL)
+        processes.wait_gone(pid, _STOP_SECONDS)
+    flags = configuration.apiserver_flags(record.network, layout)
     _spawn(layout, programs, "kube-apiserver", flags, record)
 
 
