@@ -107,18 +107,15 @@ def test_a_restricted_namespace_refuses_the_hosts_socket(stage: Stage, restricte
         stage.kubectl.create(pod)
 
 
-def test_a_restricted_namespace_prewarms_and_an_engine_opens_the_files_by_path(
-    stage: Stage, restricted: str, checkpoint: Path
-) -> None:
-    kubectl, node = stage.kubectl, stage.nodes[0]
+def waiting_then_warm(stage: Stage, namespace: str, node: str) -> str:
+    """An engine that waits for its artifact and says so, then the artifact; its key."""
+    kubectl = stage.kubectl
     kubectl.create(
         restricted_pod(
-            "engine", restricted, node=node, image=stage.producer_image, artifact="minilm",
+            "engine", namespace, node=node, image=stage.producer_image, artifact="minilm",
             command=[PYTHON, "/programs/load_tree.py", FILES, "600"],
         )
     )  # fmt: skip
-
-    # The pod waits, and its event says for what.
     until(
         "the pod's event tells why",
         lambda: any(
@@ -128,16 +125,24 @@ def test_a_restricted_namespace_prewarms_and_an_engine_opens_the_files_by_path(
     )
     kubectl.apply(
         manifests.hub_artifact(
-            "minilm", restricted, stage.hub, credentials="hub-token",
+            "minilm", namespace, stage.hub, credentials="hub-token",
             placement={"nodeSelector": {"kubernetes.io/hostname": node}},
         )
     )  # fmt: skip
-    key = shard_key(ready(kubectl, "minilm", restricted))
-    assert prewarmed_on(kubectl, "minilm", restricted) == [node]
+    key = shard_key(ready(kubectl, "minilm", namespace))
+    assert prewarmed_on(kubectl, "minilm", namespace) == [node]
+    kubectl("wait", "pod/engine", "-n", namespace, "--for=condition=Ready", "--timeout=120s",
+            seconds=140)  # fmt: skip
+    return key
+
+
+def test_a_restricted_namespace_prewarms_and_an_engine_opens_the_files_by_path(
+    stage: Stage, restricted: str, checkpoint: Path
+) -> None:
+    kubectl, node = stage.kubectl, stage.nodes[0]
+    key = waiting_then_warm(stage, restricted, node)
 
     # The same script computes the same from the tree as from the checkpoint.
-    kubectl("wait", "pod/engine", "-n", restricted, "--for=condition=Ready", "--timeout=120s",
-            seconds=140)  # fmt: skip
     next_line(kubectl, "engine", restricted)
     loaded, *_ = lines(kubectl, "engine", restricted)
     assert loaded == loaded_from(checkpoint)
