@@ -63,6 +63,11 @@ def test_weights_are_mapped_aligned_and_take_no_memory_of_the_consumer(
         assert before - free_memory() < 2 << 20
 
 
+def test_a_donor_holds_its_weights_once(donor: Any) -> None:
+    # the numbers of the fingerprint's key take 8 MiB, in a block of torch's allocator of 20 MiB
+    assert donor.said["grown_bytes"] <= 32 << 20
+
+
 def test_a_stray_write_faults_in_its_own_process_alone(
     start: Start, donor: Any, place: Path
 ) -> None:

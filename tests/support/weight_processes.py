@@ -28,7 +28,7 @@ def running(role: str, place: Path) -> Iterator[subprocess.Popen[bytes]]:
         [*MORTAL, sys.executable, __file__, role, str(place)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     with process:
         try:

@@ -32,9 +32,16 @@ def main() -> None:
     with torch.no_grad():
         before = float(model(given()).sum())
 
+    free = torch.cuda.mem_get_info
+
     def ready() -> None:
+        grown = loaded_free - free()[0]
         with torch.no_grad():
-            say(ready=True, before=before, after=float(model(given()).sum()))
+            after = float(model(given()).sum())
+        say(ready=True, before=before, after=after, grown_bytes=grown)
+
+    torch.cuda.empty_cache()
+    loaded_free = free()[0]
 
     try:
         report = serve_weight_cache(

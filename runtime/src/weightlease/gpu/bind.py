@@ -64,14 +64,20 @@ def move(model: nn.Module, device: Device) -> tuple[Arena, ModelLayout]:
             moved.data = view
     arena.grow(arena.nbytes)
     device.synchronize()
+    give_back_cache(device)
     return arena, layout
 
 
 def _make_room(device: Device, arena: Arena, end: int) -> None:
-    # torch's allocator keeps freed memory; without this the device would hold everything twice.
-    if device.torch_device.type == "cuda" and end > arena.grown_bytes:
-        torch.cuda.empty_cache()
+    if end > arena.grown_bytes:
+        give_back_cache(device)
     arena.grow(end)
+
+
+def give_back_cache(device: Device) -> None:
+    """What torch's allocator keeps for later; without this the device would hold things twice."""
+    if device.torch_device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _bytes_of(tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:

@@ -26,6 +26,7 @@ from torch import nn
 
 from weightlease.errors import Failure, WeightLeaseError
 from weightlease.gpu import channel
+from weightlease.gpu.bind import give_back_cache
 from weightlease.gpu.channel import PROTOCOL_VERSION, Answer, Ask, Granted
 from weightlease.gpu.cuda_ipc import CudaIpc, StorageTransport
 from weightlease.gpu.device import Device
@@ -113,6 +114,7 @@ def serve_weight_cache(  # noqa: PLR0913 - the document's call, and choices by k
         try:
             by = Fingerprinter(lent_on.torch_device)
             before = take_fingerprints(lending, by)
+            give_back_cache(lent_on)
             desk = _Desk(lending, key, lent_on.uuid, max_consumers)
             try:
                 _serve(place, desk, stop, on_ready)
