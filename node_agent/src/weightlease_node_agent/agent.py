@@ -47,6 +47,7 @@ from weightlease_node_agent.wanted import Wanted
 log = structlog.get_logger(__name__)
 _PROBES_AFTER_CLOSE_SECONDS = (0.0, 0.1, 1.0)
 _LEADERSHIP_SECONDS = 1.0
+_SPEC_SECONDS = 5.0
 _CHECKSUM_THREADS = 2
 
 
@@ -62,6 +63,7 @@ class Agent:
         self._reporter: Reporter | None = None
         self._tasks: set[asyncio.Future[None]] = set()
         self.broken = asyncio.Event()
+        self._spec_read = asyncio.Event()
         self._build_stores()
         self._build_publishing()
         self._build_sockets()
@@ -163,6 +165,8 @@ class Agent:
         if self._leadership.held:
             # Before anything is written: what a killed agent left in a tmpfs is still its memory.
             await self._sweeper.sweep_leftovers()
+        if self._cluster is not None:
+            await self._read_spec(self._cluster)
         if self._volumes is not None:
             await self._volumes.start()
         self._server.start()
@@ -172,8 +176,6 @@ class Agent:
         self._every(settings.intervals.lease_sweep, self._sweep_leases)
         self._every(settings.intervals.artifact_sweep, self._sweep_artifacts)
         self._every(_LEADERSHIP_SECONDS, self._lead)
-        if self._cluster is not None:
-            self._spawn(self._watch(self._cluster))
         if self._reporter is not None:
             self._spawn(self._reporter.run())
 
@@ -224,11 +226,23 @@ class Agent:
         self.metrics.leader.set(1)
         await self._adopt()
 
+    async def _read_spec(self, cluster: Cluster) -> None:
+        """Begin to watch; wait a little for the first answer.
+
+        A name means nothing before. The agent that this one replaces serves until the socket is
+        taken from it; and without an API server nobody can be served by name anyway.
+        """
+        self._spawn(self._watch(cluster))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SPEC_SECONDS):
+                await self._spec_read.wait()
+
     async def _watch(self, cluster: Cluster) -> None:
         async for event in cluster.watch_node(self._settings.node_name):
             match event:
                 case NodeSeen(node):
                     self._wanted.observe(node)
+                    self._spec_read.set()
                 case WatchLost(why):
                     log.warning("watch lost", error=why)
                     self._wanted.lose()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ from raw_peer import RawPeer, RefusedError
 from small_artifact import identity
 from weightlease import wire
 from weightlease.api.weight_node import WeightNodeStatus
+from weightlease.client import AgentStore
 
 LEADER = "weightlease_agent_leader"
 WRITES = "weightlease_agent_status_writes_total"
@@ -201,6 +205,53 @@ def test_a_canarys_artifact_made_through_one_agent_is_kept_and_told_by_the_other
     cluster_pair.sweep_passes("team-a")
     assert (cluster_pair.old.domain("team-a") / "artifacts" / key).is_dir()
     wait_until(lambda: [row.wanted_id for row in latest(api).inventory] == ["team-a/minilm:model@"])
+
+
+def test_a_pod_that_leases_by_name_all_the_while_notices_no_replacement(
+    tmp_path: Path, api: FakeApiServer, payload: bytes
+) -> None:
+    environment = QUICK | {
+        "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
+        "WEIGHTLEASE_NODE_NAME": api.node,
+    }
+    token = tmp_path / "token"
+    token.write_text(api.add_pod("server-0"))
+    agents = [AgentProcess(tmp_path, environment=environment, uid_mode=False) for _ in range(3)]
+    done, stop = [0], threading.Event()
+    failures: list[Exception] = []
+
+    def lease_on_and_on() -> None:
+        try:
+            with AgentStore(str(agents[0].socket), str(token)) as kept:
+                while not stop.is_set():
+                    with AgentStore(str(agents[0].socket), str(token)) as fresh:
+                        fresh.acquire("minilm").close()
+                    kept.acquire("minilm").close()
+                    done[0] += 2
+        except Exception as error:  # noqa: BLE001 - told by the test's own thread
+            failures.append(error)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(agents[0])
+        api.set_spec(entry())
+        wait_until(lambda: agents[0].get("/readyz")[0] == 200)
+        with agents[0].peer(token=api.add_pod("warm-minilm-x7k2p")) as job:
+            key = job.publish(identity(), payload).key
+        api.set_spec(entry(key=key, job=""))
+        wait_until(lambda: latest(api).observed_generation == 2)
+        worker = threading.Thread(target=lease_on_and_on, daemon=True)
+        worker.start()
+        for old, new in itertools.pairwise(agents):
+            before = done[0]
+            wait_until(lambda before=before: done[0] > before + 10 or failures)  # type: ignore[misc]
+            stack.enter_context(new)
+            wait_until(lambda new=new: new.get("/readyz")[0] == 200)  # type: ignore[misc]
+            assert old.stop() == 0
+            after = done[0]
+            wait_until(lambda after=after: done[0] > after + 10 or failures)  # type: ignore[misc]
+        stop.set()
+        worker.join(30)
+    assert failures == []
 
 
 def test_the_leader_alone_writes_the_status_until_it_ends(
