@@ -38,6 +38,7 @@ class FakeApiServer:
         self.kubeconfig = folder / "kubeconfig"
         self.statuses: list[dict[str, Any]] = []
         self.reviews = 0
+        self.list_seconds = 0.0
         self._users: dict[str, dict[str, Any]] = {}
         self._object: dict[str, Any] | None = None
         self._version = 1
@@ -150,6 +151,7 @@ class FakeApiServer:
         assert request.query["fieldSelector"] == f"metadata.name={self.node}"
         if request.query.get("watch") in {"true", "True"}:
             return await self._watch(request)
+        await asyncio.sleep(self.list_seconds)
         items = [self._object] if self._object else []
         metadata = {"resourceVersion": str(self._version)}
         return web.json_response({"kind": "WeightNodeList", "metadata": metadata, "items": items})

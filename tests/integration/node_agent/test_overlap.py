@@ -239,6 +239,8 @@ def test_a_pod_that_leases_by_name_all_the_while_notices_no_replacement(
             key = job.publish(identity(), payload).key
         api.set_spec(entry(key=key, job=""))
         wait_until(lambda: latest(api).observed_generation == 2)
+        # An agent that listened before it has read its spec would be asked in this time.
+        api.list_seconds = 1.0
         worker = threading.Thread(target=lease_on_and_on, daemon=True)
         worker.start()
         for old, new in itertools.pairwise(agents):
