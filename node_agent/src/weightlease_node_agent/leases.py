@@ -98,10 +98,7 @@ class Leases:
         except BaseException:
             self._pins.let_go(pin)
             raise
-        lease = Lease(record, domain, pin)
-        self._leases[record.lease_id] = lease
-        self._on_change(domain.place.namespace, 1)
-        return Grant(lease, pin, descriptors)
+        return Grant(self._note(Lease(record, domain, pin)), pin, descriptors)
 
     async def hold_volume(
         self, domain: AgentDomain, key: str, holder: Holder, volume: str, lease_id: str = ""
@@ -123,13 +120,7 @@ class Leases:
         except BaseException:
             self._pins.let_go(pin)
             raise
-        if (adopted := self._leases.get(name)) is not None:
-            # A sweep has found the file before we could note it.
-            self._pins.let_go(pin)
-            return adopted
-        lease = self._leases[name] = Lease(record, domain, pin)
-        self._on_change(domain.place.namespace, 1)
-        return lease
+        return self._note(Lease(record, domain, pin))
 
     async def end_volume(self, lease: Lease) -> None:
         """End a volume's lease."""
@@ -184,13 +175,22 @@ class Leases:
             except WeightLeaseError as error:
                 # The file itself still keeps every cleanup of ours away.
                 log.warning("leased artifact can't be pinned", key=record.key, failure=str(error))
-            if record.lease_id in self._leases:
-                if pin is not None:
-                    self._pins.let_go(pin)
-                continue
-            self._leases[record.lease_id] = Lease(record, domain, pin)
-            self._on_change(domain.place.namespace, 1)
-            log.info("lease adopted", key=record.key, holder=str(record.holder))
+            lease = Lease(record, domain, pin)
+            if self._note(lease) is lease:
+                log.info("lease adopted", key=record.key, holder=str(record.holder))
+
+    def _note(self, lease: Lease) -> Lease:
+        """Know a lease by its file; a sweep and a grant may both have met it, each with a pin."""
+        name = lease.record.lease_id
+        known = self._leases.get(name)
+        if known is not None and (known.pin is not None or lease.pin is None):
+            if lease.pin is not None:
+                self._pins.let_go(lease.pin)
+            return known
+        self._leases[name] = lease
+        if known is None:
+            self._on_change(lease.domain.place.namespace, 1)
+        return lease
 
     def _forget(self, ended: Iterable[Lease]) -> None:
         for lease in ended:
