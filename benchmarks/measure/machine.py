@@ -80,8 +80,9 @@ def commit() -> str:
 
 
 def command() -> str:
-    """The command line, without the interpreter and the script's folder."""
-    return " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    """The command line, without interpreter, script's folder and where the results went."""
+    given = re.sub(r" --results[ =]\S+", "", " ".join(["", *sys.argv[1:]]))
+    return f"benchmarks/{Path(sys.argv[0]).name}{given}"
 
 
 def load() -> float:
