@@ -61,12 +61,12 @@ BENCHMARK = Benchmark(
 def main() -> None:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="100 nodes, 5 artifacts")
+    parser.add_argument("--quick", action="store_true", help="20 nodes, 3 artifacts")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results file")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--artifacts", type=int, default=20)
     given = parser.parse_args()
-    nodes, artifacts = (100, 5) if given.quick else (given.nodes, given.artifacts)
+    nodes, artifacts = (20, 3) if given.quick else (given.nodes, given.artifacts)
     load = machine.load()
     with (
         tempfile.TemporaryDirectory() as folder,
