@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import signal
 
-# util-linux; in front of a command
-MORTAL = ("setpriv", "--pdeathsig", "KILL", "--")
+# coreutils and util-linux; in front of a command. A shell starts what it puts into the background
+# with SIGINT ignored, and every process below inherits that: a tested one must hear it all the same.
+MORTAL = ("env", "--default-signal=INT", "setpriv", "--pdeathsig", "KILL", "--")
 _PR_SET_PDEATHSIG = 1
 
 
