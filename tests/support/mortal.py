@@ -10,7 +10,7 @@ import ctypes
 import signal
 
 # coreutils and util-linux; in front of a command. A shell starts what it puts into the background
-# with SIGINT ignored, and every process below inherits that: a tested one must hear it all the same.
+# with SIGINT ignored, and every process below inherits that: a tested one must hear it.
 MORTAL = ("env", "--default-signal=INT", "setpriv", "--pdeathsig", "KILL", "--")
 _PR_SET_PDEATHSIG = 1
 

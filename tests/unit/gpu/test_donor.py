@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,9 @@ def test_a_peer_of_another_user_is_dropped_before_its_bytes_are_read(
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     with connect(place) as connection:
-        channel.send_message(connection, ask(donor.device))
+        # The donor may be gone before anything could be sent.
+        with suppress(BrokenPipeError):
+            channel.send_message(connection, ask(donor.device))
         assert closed(connection)
     assert read == []
 
