@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,9 +15,10 @@ from donors import KEY, RunningDonor, Small, small
 from fake_ipc import FakeIpc
 from weight_processes import running
 from weightlease.gpu import WeightCacheClient, WeightCacheKey, channel, client, lending
-from weightlease.gpu.cuda_ipc import decode_storages, export_storages
+from weightlease.gpu.cuda_ipc import CudaIpc, SharedStorage, decode_storages, export_storages
 from weightlease.gpu.errors import (
     DonorUnavailableError,
+    GpuError,
     KeyMismatchError,
     LayoutError,
     LiveTensorsError,
@@ -78,6 +79,35 @@ def test_every_consumer_gets_exports_of_its_own(donate: Donate) -> None:
             pass
     counters = [shared.counter for shared in ipc.exports]
     assert len(counters) == len(set(counters)) == 3 * 5
+
+
+def test_one_process_may_hold_two_attachments_each_of_its_own_exports(donate: Donate) -> None:
+    donor, ipc = lend(donate)
+    client_ = consumer(donor)
+    with client_.load_model(Small) as one, client_.load_model(Small) as other:
+        assert torch.equal(one.model.inner.weight, other.model.inner.weight)
+    # the donor itself opens none
+    assert ipc.opened == []
+
+
+class Pooled(FakeIpc):
+    """Storages of a pool, which CUDA does not export: the driver's answer, as torch raises it."""
+
+    def share(self, storage: torch.UntypedStorage) -> SharedStorage:
+        return CudaIpc().share(cast(torch.UntypedStorage, self))
+
+    def _share_cuda_(self) -> None:
+        raise RuntimeError("CUDA error: invalid argument\nCompile with TORCH_USE_CUDA_DSA")
+
+
+def test_memory_that_cannot_be_exported_is_named_to_who_asks_for_it(donate: Donate) -> None:
+    donor = donate(transport="cuda-ipc", storage_transport=Pooled())
+    with pytest.raises(GpuError, match=r"invalid argument.*use the vmm transport") as raised:
+        consumer(donor).attach(Small)
+    assert "Compile" not in str(raised.value)
+    report = donor.end()
+    assert report is not None
+    assert (report.granted, report.refused) == (0, 1)
 
 
 def test_a_donor_stops_lending_when_its_exports_are_used_up(

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from donors import KEY, PATIENCE_SECONDS, RunningDonor, Small, small
+from fake_ipc import FakeIpc
 from weight_processes import running
 from weightlease.gpu import WeightCacheClient, channel
 from weightlease.gpu.arena import attach_segments
@@ -258,6 +259,33 @@ def test_a_consumer_goes_on_when_its_donor_is_killed(place: Path) -> None:
         assert torch.equal(attached.model.inner.weight, small().inner.weight)
 
 
+def test_a_donor_that_does_not_answer_is_given_up_at_the_deadline(place: Path) -> None:
+    # as a stopped process does: the kernel still takes connections for it
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(place))
+        place.chmod(0o600)
+        silent.listen(1)
+        before = len(os.listdir("/proc/self/fd"))
+        client = WeightCacheClient(place, KEY, FakeDevice(), deadline_seconds=0.2)
+        with pytest.raises(DonorUnavailableError, match="does not answer") as raised:
+            client.attach(Small)
+        assert raised.value.failure.retryable
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_consumer_that_never_goes_on_holds_nobody_but_itself(donate: Donate, place: Path) -> None:
+    donor = donate()
+    with connect(place) as half, connect(place) as unread:
+        half.sendall(b"\0\0")
+        channel.send_message(unread, ask(donor.device))
+        for _ in range(3):
+            with donor.client().load_model(Small):
+                pass
+    report = donor.end()
+    assert report is not None
+    assert report.granted == 4
+
+
 def test_every_start_of_a_donor_is_another_donor(donate: Donate) -> None:
     first = donate()
     with first.client().load_model(Small) as attached:
@@ -292,6 +320,37 @@ def test_a_hostile_write_is_found_at_the_end_and_named(
     donor.end()
     assert isinstance(donor.error, WeightsChangedError)
     assert "embed.weight" in donor.error.names
+
+
+class Unfinished(FakeDevice):
+    """A device with work under way, which is done once somebody waits for it."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work = [work]
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        while self.work:
+            self.work.pop()()
+
+
+@pytest.mark.parametrize("transport", ["vmm", "cuda-ipc"])
+def test_weights_that_are_still_being_written_are_waited_for_before_they_are_lent(
+    donate: Donate, transport: str
+) -> None:
+    model = small()
+    late = model.inner.weight.detach()
+    donor = donate(
+        model,
+        device=Unfinished(lambda: late.fill_(7)),
+        transport=transport,
+        storage_transport=FakeIpc(),
+    )
+    with donor.client(storage_transport=FakeIpc()).load_model(Small) as attached:
+        lent = attached.model.inner.weight.tolist()
+    assert lent == [[7.0] * 7] * 5
+    assert donor.end() is not None, "the fingerprint was taken of finished weights"
 
 
 def test_a_refused_transport_is_named(donate: Donate) -> None:

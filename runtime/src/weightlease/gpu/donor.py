@@ -105,6 +105,8 @@ def serve_weight_cache(  # noqa: PLR0913 - the document's call, and choices by k
     """
     lent_on = device if device is not None else _device_of(model)
     _require_lendable(model, lent_on, transport)
+    # another stream may still be writing the weights that are copied, fingerprinted or lent next
+    lent_on.synchronize()
     with _Place(os.fspath(socket_path)) as place:
         lending: Lending
         if transport == VMM:
