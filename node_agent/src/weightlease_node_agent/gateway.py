@@ -151,8 +151,10 @@ class KubernetesCluster:
             if response.status == _GONE:
                 response.release()
                 return
+            silent = True
             try:
                 async for event in _events(response):
+                    silent = False
                     kind, item = event["type"], event["object"]
                     if kind == "ERROR":
                         return
@@ -163,6 +165,9 @@ class KubernetesCluster:
                         yield NodeSeen(None)
             finally:
                 response.release()
+            if silent:
+                # An API server that ends each watch at once would be asked again without a pause.
+                await asyncio.sleep(_FIRST_RETRY_SECONDS)
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
