@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +24,7 @@ from weightlease_node_agent.auth import (
 )
 from weightlease_node_agent.cluster import TokenVerdict
 from weightlease_node_agent.limits import Quota
+from weightlease_node_agent.peers import Credentials
 
 
 def jwt(**claims: object) -> str:
@@ -146,3 +152,40 @@ async def test_bare_hosts_serve_the_allowed_uids_alone() -> None:
     with pytest.raises(WeightLeaseError) as refused:
         await authenticator.authenticate(CREDENTIALS._replace(uid=1001), "")
     assert refused.value.failure.code is FailureCode.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize(("uid", "served"), [(1000, True), (0, False), (65534, False)])
+async def test_a_peer_without_a_pid_is_judged_by_its_uid_alone(uid: int, served: bool) -> None:
+    authenticator = UidAuthenticator(frozenset({1000}), "node-1")
+    unknown = Credentials(pid=0, uid=uid)
+    if served:
+        assert (await authenticator.authenticate(unknown, "")).credentials == unknown
+        return
+    with pytest.raises(WeightLeaseError) as refused:
+        await authenticator.authenticate(unknown, "")
+    assert refused.value.failure.code is FailureCode.PERMISSION_DENIED
+
+
+SAYS_WHO = """
+import socket, sys
+from weightlease_node_agent.peers import credentials_of
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    listener.listen()
+    print("listening", flush=True)
+    print(*credentials_of(listener.accept()[0]), flush=True)
+"""
+
+
+def test_a_peer_of_another_pid_namespace_has_no_pid(tmp_path: Path) -> None:
+    place = str(tmp_path / "sock")
+    apart = ("unshare", "--pid", "--fork", "--kill-child")
+    with subprocess.Popen(
+        [*apart, sys.executable, "-c", SAYS_WHO, place], stdout=subprocess.PIPE, text=True
+    ) as listener:
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == "listening\n"
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(place)
+            said = listener.stdout.readline().split()
+    assert said == ["0", str(os.geteuid())]

@@ -219,6 +219,21 @@ async def test_a_strangers_job_in_the_way_is_named(setting: Setting) -> None:
         await setting.reconciler.artifact(KEY)
 
 
+async def test_an_artifact_that_goes_while_its_status_is_written_is_done(setting: Setting) -> None:
+    await setting.reconciler.artifact(KEY)
+
+    def goes(verb: str, plural: str, name: str) -> None:
+        if (verb, plural) == ("patch", "weightartifacts"):
+            setting.api.objects.pop((ARTIFACTS.plural, "team", "model"), None)
+
+    setting.api.before = goes
+    await setting.reconciler.artifact(KEY)
+    assert setting.api.calls[-1] == ("patch", "weightartifacts", "model")
+    calls = len(setting.api.calls)
+    assert await setting.reconciler.artifact(KEY) is None
+    assert len(setting.api.calls) == calls
+
+
 async def test_a_missing_claim_is_named(setting: Setting) -> None:
     lost = Setting(source={"persistentVolumeClaim": {"claimName": "data"}})
     lost.add_agents()

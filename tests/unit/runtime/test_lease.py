@@ -23,6 +23,7 @@ from weightlease.errors import ManifestError, SafetensorsFormatError, WeightLeas
 from weightlease.lease import WeightLease
 from weightlease.lease_manifest import LeasedManifest
 from weightlease.manifest import FileEntry, Manifest
+from weightlease.safetensors_format import DTYPES
 
 WEIGHT = np.arange(48, dtype="<f4").reshape(6, 8)
 
@@ -43,6 +44,38 @@ def test_tensors_have_the_published_values_shapes_and_types(
         assert tensors["unknown"].dtype == torch.uint8
         assert bytes(tensors["unknown"].tolist()) == b"abc"
         assert tensors["future"].numel() * tensors["future"].element_size() == 4
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_each_dtype_is_handed_out_as_its_own_and_keeps_its_bytes(
+    tmp_path: Path, dtype: str
+) -> None:
+    bits, stored = DTYPES[dtype]
+    body = bytes(range(1, bits + 1))
+    with make_artifact(tmp_path, {"m.safetensors": {"w": (dtype, (8,), body)}}).lease() as lease:
+        tensor = lease.tensor("w")
+        known = getattr(torch, stored.removeprefix("torch."), None) if bits >= 8 else None
+        assert tensor.dtype == (known or torch.uint8)
+        assert tensor.shape == ((8,) if known else (bits,))
+        assert lease.array("w").nbytes == bits
+        assert lease.buffer("w").tobytes() == body
+        assert bytes(tensor.view(torch.uint8).numpy()) == body
+
+
+@pytest.mark.parametrize(
+    ("dtype", "body", "value"),
+    [
+        ("F8_E4M3", b"\xb0", -0.5),
+        ("F8_E5M2", b"\xb8", -0.5),
+        ("F8_E8M0", b"\x7e", 0.5),
+        ("BF16", b"\x00\xbf", -0.5),
+    ],
+)
+def test_one_value_has_other_bits_in_each_narrow_float(
+    tmp_path: Path, dtype: str, body: bytes, value: float
+) -> None:
+    with make_artifact(tmp_path, {"m.safetensors": {"w": (dtype, (1,), body)}}).lease() as lease:
+        assert lease.tensor("w").float().item() == value
 
 
 def test_arrays_are_read_only_and_types_that_numpy_lacks_come_as_raw_integers(

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from descriptors import open_descriptors
-from small_artifact import SmallArtifact, make_artifact
+from small_artifact import SmallArtifact, Tensor, make_artifact
 from weightlease.errors import LiveViewsError, WeightLeaseError
 from weightlease.lease import WeightLease
 
@@ -181,6 +181,18 @@ def test_descriptors_return_to_the_baseline_after_many_cycles(artifact: SmallArt
             pass
     assert open_descriptors() == baseline
     assert not artifact.is_leased()
+
+
+def test_a_file_takes_one_mapping_however_many_tensors_are_held(tmp_path: Path) -> None:
+    tensors: dict[str, Tensor] = {f"t{n}": ("U8", (1,), b"x") for n in range(2000)}
+    made = make_artifact(tmp_path / "many", {"m.safetensors": tensors})
+    with made.lease() as lease:
+        held = dict(lease.tensors()), dict(lease.numpy())
+        with open("/proc/self/maps") as maps:
+            assert sum(str(made.folder) in line for line in maps) == 1
+        # the lease's own and the mapping's, which mmap duplicates
+        assert sum(str(made.folder / "m.") in each for each in open_descriptors()) == 2
+        del held
 
 
 def test_an_unclosed_lease_warns_and_is_closed_when_collected(artifact: SmallArtifact) -> None:

@@ -99,6 +99,51 @@ def test_a_hub_cache_snapshot_reads_its_blobs_and_nothing_beside_them(tmp_path: 
     }
 
 
+def test_links_and_copies_in_a_snapshot_are_read_alike_whatever_blobs_are_called(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models--org--name"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    (snapshot / "notes").mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    weights, config = tensor_file({"w": b"x"}), b"{}"
+    git_name = hashlib.sha1(b"blob 2\0{}", usedforsecurity=False).hexdigest()
+    names = {
+        "model.safetensors": (hashlib.sha256(weights).hexdigest(), weights),
+        "config.json": (git_name, config),
+        "mirrored.json": ("0x8DC5-etag", config),
+        # neither digest is the content's: a name proves nothing
+        "damaged.json": (hashlib.sha256(weights).hexdigest()[::-1], config),
+    }
+    for name, (blob, content) in names.items():
+        (repository / "blobs" / blob).write_bytes(content)
+        (snapshot / name).symlink_to(f"../../blobs/{blob}")
+    (snapshot / "copied.json").write_bytes(config)
+    (snapshot / "notes" / "mine.txt").write_text("a user's own")
+    before = sorted((path, path.lstat().st_mtime_ns) for path in repository.rglob("*"))
+    with FolderSource(str(snapshot)) as source:
+        hashed = {file.path: file.sha256 for file in source.hashed(source.files())}
+    expected = {name: hashlib.sha256(content).hexdigest() for name, (_, content) in names.items()}
+    expected["copied.json"] = hashlib.sha256(config).hexdigest()
+    expected["notes/mine.txt"] = hashlib.sha256(b"a user's own").hexdigest()
+    assert hashed == expected
+    assert sorted((path, path.lstat().st_mtime_ns) for path in repository.rglob("*")) == before
+
+
+def test_one_dangling_link_and_an_empty_file_hide_nothing_else(checkpoint: Path) -> None:
+    (checkpoint / "gone.json").symlink_to("../blobs/gone")
+    (checkpoint / "empty.json").touch()
+    with FolderSource(str(checkpoint)) as source:
+        listed = {file.path: (file.size, bool(file.problem)) for file in source.files()}
+    size = (checkpoint / "model.safetensors").stat().st_size
+    assert listed == {
+        "empty.json": (0, False),
+        "gone.json": (0, True),
+        "model.safetensors": (size, False),
+        "sub/config.json": (2, False),
+    }
+
+
 def test_special_files_are_listed_as_such_and_never_opened(checkpoint: Path) -> None:
     os.mkfifo(checkpoint / "pipe.json")
     (checkpoint / "device.json").symlink_to("/dev/zero")

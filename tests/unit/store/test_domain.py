@@ -125,6 +125,14 @@ def test_a_directory_that_others_may_write_is_refused(root: Path, name: str) -> 
     assert LocalStore(root, trusting).domain.uuid
 
 
+@pytest.mark.parametrize("name", ["", "artifacts"])
+def test_a_directory_of_another_user_is_refused_with_both_uids(root: Path, name: str) -> None:
+    os.chown(root / name, 12345, 12345)
+    failure = refusal(root).failure
+    assert (failure.code, failure.retryable) == (FailureCode.DOMAIN_UNAVAILABLE, False)
+    assert f"belongs to uid 12345, not to {os.geteuid()}" in failure.message
+
+
 def test_a_link_in_a_directorys_place_is_refused(root: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (root / "artifacts").rmdir()
