@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -50,6 +51,22 @@ def test_hashed_names_are_stable_short_and_tell_their_parts_apart() -> None:
     assert name == hashed_name("prewarm-" + "x" * 80, "a", "b")
     assert len(name) == 52
     assert len({hashed_name("p", "ab", "c"), hashed_name("p", "a", "bc"), name}) == 3
+
+
+@pytest.mark.parametrize("limit", [52, 63])
+@pytest.mark.parametrize("filler", ["-", ".", "a.b-"])
+def test_a_hashed_name_is_one_of_kubernetes_wherever_a_long_one_is_cut(
+    filler: str, limit: int
+) -> None:
+    longest = [("a" * start + filler * 253)[:252] + "z" for start in range(1, 70)]
+    # a name of only this filler is none, but what a cut leaves of one is
+    for name in longest:
+        found = hashed_name(name, name, limit=limit)
+        assert len(found) <= limit
+        assert re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", found)
+        assert not re.search(r"[-.]-[0-9a-f]{10}$", found)
+    alike = {hashed_name(name, name, limit=limit) for name in (longest[-1], longest[-1] + "z")}
+    assert len(alike) == 2
 
 
 def test_exit_codes_are_unique_and_clear_of_the_shells() -> None:
