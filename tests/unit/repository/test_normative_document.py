@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from named_tests import NAMED, absent_tests
+
 PAGE = "docs/host-weight-runtime.md"
 _ROW = re.compile(r"^\| ([MFPRVS])(\d+) \| [0-9a-f]{8} \| (.+) \| (.+) \|$", re.MULTILINE)
-_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _EXCUSES = ("open: ", "outside: ", "no promise")
 # how many statements of each kind the document has
 COUNTS = {"M": 3, "F": 10, "P": 5, "R": 8, "V": 7, "S": 63}
@@ -59,22 +59,15 @@ def test_every_row_names_a_test_or_says_why_there_is_none(
     silent = [
         f"{kind}{number}"
         for kind, number, _, held in rows
-        if not _TEST.search(held) and not held.startswith(_EXCUSES)
+        if not NAMED.search(held) and not held.startswith(_EXCUSES)
     ]
     assert silent == []
 
 
 def test_every_named_test_exists(root: Path, rows: list[tuple[str, int, str, str]]) -> None:
-    named = {pair for _, _, _, held in rows for pair in _TEST.findall(held)}
-    assert len(named) > 50
-    absent = [f"{path}::{name}" for path, name in named if name not in functions_of(root / path)]
-    assert absent == []
-
-
-def functions_of(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+    held = [held for _, _, _, held in rows]
+    assert len({pair for text in held for pair in NAMED.findall(text)}) > 50
+    assert absent_tests(root, held) == []
 
 
 def program(root: Path, *arguments: Path | str) -> subprocess.CompletedProcess[str]:
