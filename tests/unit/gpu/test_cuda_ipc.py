@@ -110,6 +110,32 @@ def test_memory_that_cannot_be_exported_is_named_to_who_asks_for_it(donate: Dona
     assert (report.granted, report.refused) == (0, 1)
 
 
+class Hollow(nn.Module):
+    """A tensor without elements, a scalar and a weight."""
+
+    nothing: torch.Tensor
+    scalar: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(3.0))
+        self.register_buffer("nothing", torch.zeros(0, 7))
+        self.register_buffer("scalar", torch.tensor(2.5))
+
+
+@pytest.mark.parametrize("transport", ["vmm", "cuda-ipc"])
+def test_tensors_without_elements_or_dimensions_are_lent_too(
+    donate: Donate, transport: str
+) -> None:
+    donor = donate(Hollow().eval(), transport=transport, storage_transport=FakeIpc())
+    assert donor.error is None
+    with consumer(donor).load_model(Hollow) as attached:
+        assert attached.model.nothing.shape == (0, 7)
+        assert float(attached.model.scalar) == 2.5
+        assert attached.model.weight.tolist() == [0, 1, 2]
+    assert donor.end() is not None
+
+
 def test_a_donor_stops_lending_when_its_exports_are_used_up(
     donate: Donate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
