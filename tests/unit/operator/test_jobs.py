@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +86,15 @@ def test_long_names_fit_into_labels_and_stay_whole_in_annotations() -> None:
     assert label[0].isalnum()
     assert label[-1].isalnum()
     assert built["metadata"]["annotations"]["weightlease.io/node"] == node
+
+
+def test_labels_of_names_that_are_alike_where_they_are_cut_differ_and_end_well() -> None:
+    nodes = ["n" * 62 + "." + "n" * 60 + end for end in "ab"]
+    built = [job(replace(START, node=node))["metadata"]["labels"] for node in nodes]
+    labels = {each["weightlease.io/node"] for each in built}
+    assert len(labels) == 2
+    for label in labels:
+        assert re.fullmatch(r"[a-z0-9]([-.a-z0-9]{0,61}[a-z0-9])?", label)
 
 
 def test_the_artifact_owns_it() -> None:
