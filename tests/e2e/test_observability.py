@@ -45,16 +45,17 @@ GARBAGE = (
 def test_every_panel_changes_when_something_happens(
     stage: Stage, team: str, tmp_path: Path
 ) -> None:
-    agents = pods_of(stage, "agent")
+    agents, operators = pods_of(stage, "agent"), pods_of(stage, "operator")
     targets = {
         "weightlease-agent": pod_targets(agents, 9470),
-        "weightlease-operator": pod_targets(pods_of(stage, "operator"), 9471),
+        "weightlease-operator": pod_targets(operators, 9471),
     }
+    scraped = f"count(count_over_time(up[1h]) > 5) == {len(agents) + len(operators)}"
     with PrometheusServer(
         tmp_path / "prometheus", targets, rules=[eager_rules(tmp_path)]
     ) as server:
         # Five scrapes of each, so that a rate that has just come to be is no news.
-        until("all are scraped", lambda: server.query("count(count_over_time(up[1h]) > 5) == 3"))
+        until("all are scraped", lambda: server.query(scraped))
         began = time.time()
         script_of_a_day(stage, team)
         host_processes.kill_hard("weightlease_node_agent", f"-{stage.nodes[1]}/")
