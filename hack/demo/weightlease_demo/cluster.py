@@ -133,9 +133,10 @@ def install_chart(
 
 
 def _end_interrupted_release(cluster: DevCluster) -> None:
-    """A helm that was killed leaves a release that refuses every upgrade; take it away."""
-    pending = json.loads(_helm(cluster, "list", "--pending", "-n", NAMESPACE, "-o", "json"))
-    if any(release["name"] == RELEASE for release in pending):
+    """A helm that was killed or refused leaves a release that no upgrade takes; take it away."""
+    unsettled = ("--pending", "--uninstalling")
+    found = json.loads(_helm(cluster, "list", *unsettled, "-n", NAMESPACE, "-o", "json"))
+    if any(release["name"] == RELEASE for release in found):
         _helm(cluster, "uninstall", RELEASE, "-n", NAMESPACE, "--wait")
 
 

@@ -1,6 +1,7 @@
-"""`python -m weightlease_operator.guard`: whether the CSI driver may go; the chart asks before.
+"""`python -m weightlease_operator.guard`: whether the release may go; the chart asks before.
 
-A pod that is deleted after its volume's driver hangs in Terminating, because nobody unmounts.
+A pod that is deleted after its volume's driver hangs in Terminating, because nobody unmounts. A
+WeightArtifact that is deleted after the operator hangs too, because nobody ends its finalizer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from weightlease.names import CSI_DRIVER
 from weightlease_operator.api_errors import ApiError
 from weightlease_operator.gateway import connect
-from weightlease_operator.kinds import Kind
+from weightlease_operator.kinds import ARTIFACTS, Kind
 from weightlease_operator.metrics import Metrics
 
 ALL_PODS = Kind("", "v1", "pods")
@@ -36,40 +37,52 @@ def has_volume(pod: dict[str, Any]) -> bool:
     )
 
 
-def refusal(names: list[str]) -> str:
-    """Why the driver may not go; empty when nothing is in the way."""
-    if not names:
+def refusal(pods: list[str], artifacts: list[str]) -> str:
+    """Why the release may not go; empty when nothing is in the way."""
+    reasons = []
+    if pods:
+        reasons.append(
+            f"pods have volumes of {CSI_DRIVER} and would hang in Terminating without its driver: "
+            f"{_shown(pods)}"
+        )
+    if artifacts:
+        reasons.append(
+            f"WeightArtifacts could not be deleted without the operator: {_shown(artifacts)}"
+        )
+    if not reasons:
         return ""
-    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    return "; ".join(reasons) + "; delete them first, or uninstall with --no-hooks"
+
+
+def _shown(names: list[str]) -> str:
     return (
-        f"pods have volumes of {CSI_DRIVER} and would hang in Terminating without its driver: "
-        f"{shown} ({len(names)} in all); delete them and the WeightArtifacts first, or uninstall "
-        "with --no-hooks"
+        f"{', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''} ({len(names)} in all)"
     )
 
 
-async def find() -> list[str]:
-    """`namespace/name` of the cluster's pods that hold volumes, sorted.
+async def find() -> tuple[list[str], list[str]]:
+    """`namespace/name` of the cluster's pods that hold volumes, and of its WeightArtifacts; sorted.
 
     Raises:
         ApiError: the API server can't be asked.
 
     """
     async with connect(_DEADLINE_SECONDS, Metrics(CollectorRegistry())) as gateway:
-        found = [
-            f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-            async for pod in gateway.each(ALL_PODS)
-            if has_volume(pod)
-        ]
-    return sorted(found)
+        pods = [_name(pod) async for pod in gateway.each(ALL_PODS) if has_volume(pod)]
+        artifacts = [_name(artifact) async for artifact in gateway.each(ARTIFACTS)]
+    return sorted(pods), sorted(artifacts)
+
+
+def _name(item: dict[str, Any]) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
 
 
 def main() -> int:
-    """Exit codes: 0 when the driver may go, 1 when it may not, 2 when nobody could tell."""
+    """Exit codes: 0 when the release may go, 1 when it may not, 2 when nobody could tell."""
     try:
-        why = refusal(asyncio.run(find()))
+        why = refusal(*asyncio.run(find()))
     except ApiError as error:
-        sys.stderr.write(f"pods can't be listed: {error}\n")
+        sys.stderr.write(f"pods and WeightArtifacts can't be listed: {error}\n")
         return 2
     sys.stderr.write(why)
     return 1 if why else 0

@@ -1,4 +1,4 @@
-"""The driver goes when no pod needs it any more."""
+"""The release goes when no pod and no artifact needs it any more."""
 
 from __future__ import annotations
 
@@ -44,26 +44,27 @@ def test_a_pod_is_in_the_way_while_its_volume_is_mounted(held: Any, holds: bool)
     assert guard.has_volume(held) is holds
 
 
-class Pods:
-    """A gateway that knows some pods, or none for want of an API server."""
+class Cluster:
+    """A gateway that knows some objects, or none for want of an API server."""
 
-    def __init__(self, pods: list[Any] | None) -> None:
-        self.pods = pods
+    def __init__(self, objects: dict[str, list[Any]] | None) -> None:
+        self.objects = objects
 
     async def each(self, kind: Kind) -> AsyncIterator[Any]:
-        assert kind.plural == "pods"
-        if self.pods is None:
+        if self.objects is None:
             raise Unavailable("away")
-        for each in self.pods:
+        for each in self.objects[kind.plural]:
             yield each
 
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def ask(pods: list[Any] | None) -> tuple[int, str]:
+    def ask(pods: list[Any] | None, artifacts: list[Any] | None = None) -> tuple[int, str]:
+        objects = None if pods is None else {"pods": pods, "weightartifacts": artifacts or []}
+
         @asynccontextmanager
-        async def connect(*_: object) -> AsyncIterator[Pods]:
-            yield Pods(pods)
+        async def connect(*_: object) -> AsyncIterator[Cluster]:
+            yield Cluster(objects)
 
         monkeypatch.setattr(guard, "connect", connect)
         status = guard.main()
@@ -72,7 +73,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return ask
 
 
-def test_the_driver_may_go_when_nobody_needs_it(answer: Any) -> None:
+def test_the_release_may_go_when_nobody_needs_it(answer: Any) -> None:
     assert answer([pod(volumes=OTHERS)]) == (0, "")
 
 
@@ -83,6 +84,15 @@ def test_the_refusal_names_the_pods_and_the_way_out(answer: Any) -> None:
     assert "server-11" not in text
     assert "(12 in all)" in text
     assert "--no-hooks" in text
+
+
+def test_an_artifact_is_in_the_way_because_only_the_operator_ends_its_finalizer(
+    answer: Any,
+) -> None:
+    status, text = answer([], [{"metadata": {"namespace": "team", "name": "minilm"}}])
+    assert status == 1
+    assert "team/minilm (1 in all)" in text
+    assert "pods" not in text
 
 
 def test_an_api_server_that_is_away_is_no_permission(answer: Any) -> None:

@@ -156,7 +156,11 @@ def _up(settings: Settings, arguments: argparse.Namespace) -> int:
         existing.check(settings)
         return 0
     cluster.up(_own(settings), arguments.nodes, _read_flags(arguments.flags))
-    say('the cluster is up; for its kubectl and helm: eval "$(python -m devcluster env)"')
+    say(
+        "the cluster is up; for its kubectl and helm: "
+        'eval "$(PYTHONPATH=hack/devcluster/src python3 -m devcluster env)"; '
+        "to remove it: make clean-cluster"
+    )
     return 0
 
 
