@@ -25,7 +25,7 @@ from weightlease_operator import handlers
 from weightlease_operator.api_errors import ApiError
 from weightlease_operator.applying import Applier
 from weightlease_operator.cache import Key
-from weightlease_operator.election import Election, LeadershipLost
+from weightlease_operator.election import Election
 from weightlease_operator.failpoint import Failpoint
 from weightlease_operator.fleet import Fleet
 from weightlease_operator.gateway import Gateway, connect
@@ -105,9 +105,12 @@ class Operator:
         self._gateway.may_write = election.holds
         try:
             await election.acquire()
-            async with asyncio.TaskGroup() as group:
-                keeper = group.create_task(_keep(election))
+            keeper = asyncio.create_task(election.keep())
+            keeper.add_done_callback(end_process)
+            try:
                 await self._lead()
+            finally:
+                keeper.remove_done_callback(end_process)
                 keeper.cancel()
         finally:
             await election.release()
@@ -182,13 +185,12 @@ class Operator:
         )
 
 
-async def _keep(election: Election) -> None:
-    try:
-        await election.keep()
-    except LeadershipLost as lost:
-        _log.error("this operator ends: another one leads, or may", why=str(lost))
-        # Its writes are refused already, and kopf would take its time to stop.
-        os._exit(1)
+def end_process(keeper: asyncio.Task[None]) -> None:
+    """End this process: whatever ended the keeper, nobody renews the Lease any more."""
+    why = "cancelled" if keeper.cancelled() else repr(keeper.exception())
+    _log.error("this operator ends: another one leads, or may", why=why)
+    # Its writes are refused already, and kopf would take its time to stop.
+    os._exit(1)
 
 
 def _kopf_settings() -> kopf.OperatorSettings:

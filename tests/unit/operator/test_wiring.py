@@ -1,8 +1,9 @@
-"""An operator whose list of everything hangs says so, and one that lists does not."""
+"""An operator whose lists hang says so, and one that nobody keeps in the lead ends."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,11 +12,12 @@ from prometheus_client import CollectorRegistry
 
 import fake_time
 from fake_api import FakeApi
+from weightlease_operator.election import LeadershipLost
 from weightlease_operator.gateway import Gateway
 from weightlease_operator.kinds import Kind
 from weightlease_operator.metrics import Metrics
 from weightlease_operator.settings import Settings
-from weightlease_operator.wiring import Operator
+from weightlease_operator.wiring import Operator, end_process
 
 RESYNC = 300.0
 
@@ -57,3 +59,28 @@ def test_rounds_that_end_keep_an_operator_alive() -> None:
 def test_an_operator_whose_rounds_hang_is_not_alive(rounds: int, alive: bool) -> None:
     api = Listing(lambda: api.lists < 8)
     assert fake_time.run(alive_after(api, rounds * RESYNC)) is alive
+
+
+async def lose() -> None:
+    raise LeadershipLost("b leads")
+
+
+async def break_down() -> None:
+    raise RuntimeError("not foreseen")
+
+
+async def be_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("keep", [lose, break_down, be_cancelled])
+async def test_whatever_ends_the_keeper_of_the_lease_ends_the_process(
+    keep: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    keeper = asyncio.create_task(keep())
+    keeper.add_done_callback(end_process)
+    await asyncio.wait([keeper])
+    await asyncio.sleep(0)
+    assert codes == [1]
