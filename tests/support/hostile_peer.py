@@ -59,7 +59,8 @@ def half_frames(path: str) -> None:
                     with contextlib.suppress(OSError):
                         connected = held.enter_context(open_one(path))
                         connected.sendall(said)
-        time.sleep(0.5)
+        # Longer than the agent waits for the rest of a frame.
+        time.sleep(2)
 
 
 def huge_frames(path: str) -> None:

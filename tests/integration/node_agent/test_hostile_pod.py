@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,10 @@ def open_descriptors(agent: AgentProcess) -> int:
     return len(os.listdir(f"/proc/{agent.pid}/fd"))
 
 
+def has_dropped(agent: AgentProcess, reason: str) -> bool:
+    return agent.metric("weightlease_agent_peers_dropped_total", reason=reason) > 0
+
+
 @pytest.mark.timeout(240)
 def test_a_hostile_peer_costs_only_itself(unprivileged: AgentProcess, payload: bytes) -> None:
     agent = unprivileged
@@ -92,10 +97,10 @@ def test_a_hostile_peer_costs_only_itself(unprivileged: AgentProcess, payload: b
                 done += lease_and_release(store, small, ACQUIRES // CONNECTIONS - 1)
                 done += lease_and_release(store, large, 1)
         assert done == ACQUIRES
-        dropped = "weightlease_agent_peers_dropped_total"
         for reason in ("capacity", "protocol", "send_timeout", "frame_timeout"):
-            assert agent.metric(dropped, reason=reason) > 0, reason
-        assert agent.metric(dropped, reason="internal") == 0
+            # A deadline may pass later than so many acquires take.
+            wait_until(partial(has_dropped, agent, reason))
+        assert not has_dropped(agent, "internal")
     with agent.peer() as peer:
         wait_until(lambda: all(row.leases == () for row in peer.inspect()))
     wait_until(lambda: open_descriptors(agent) <= before + 2)
