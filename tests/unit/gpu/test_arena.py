@@ -9,6 +9,7 @@ import signal
 import pytest
 import torch
 
+from descriptors import open_descriptors
 from weightlease.gpu.arena import MAX_SEGMENTS, Arena, attach_segments
 from weightlease.gpu.errors import DeviceError, LayoutError
 from weightlease.gpu.fake import GRANULARITY, FakeDevice
@@ -97,11 +98,11 @@ def test_an_arena_that_cannot_grow_keeps_no_descriptor(call: str) -> None:
     device = FakeDevice()
     arena = Arena(device, 4 * GRANULARITY, segments=2)
     arena.grow(1)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     device.fail[call] = "OUT_OF_MEMORY"
     with pytest.raises(DeviceError):
         arena.grow(arena.nbytes)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
     assert device.live["handles"] == 0
     del arena
     assert device.leaked() == {}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from descriptors import open_descriptors
 from donors import KEY, PATIENCE_SECONDS, RunningDonor, Small, small
 from fake_ipc import FakeIpc
 from weight_processes import running
@@ -201,11 +202,11 @@ def test_a_request_with_descriptors_is_dropped_and_they_are_closed(
     donate: Donate, place: Path
 ) -> None:
     device = donate().device
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     with connect(place) as connection, open("/dev/null", "rb") as null:
         channel.send_message(connection, ask(device), [null.fileno()] * 3)
         assert closed(connection)
-    until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    until(lambda: len(open_descriptors()) <= before)
 
 
 def test_a_consumer_more_than_allowed_is_told_to_come_again(donate: Donate) -> None:
@@ -265,12 +266,12 @@ def test_a_donor_that_does_not_answer_is_given_up_at_the_deadline(place: Path) -
         silent.bind(str(place))
         place.chmod(0o600)
         silent.listen(1)
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_descriptors())
         client = WeightCacheClient(place, KEY, FakeDevice(), deadline_seconds=0.2)
         with pytest.raises(DonorUnavailableError, match="does not answer") as raised:
             client.attach(Small)
         assert raised.value.failure.retryable
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(open_descriptors()) == before
 
 
 def test_a_consumer_that_never_goes_on_holds_nobody_but_itself(donate: Donate, place: Path) -> None:
@@ -360,10 +361,10 @@ def test_a_refused_transport_is_named(donate: Donate) -> None:
 
 
 def test_a_donor_gives_its_descriptors_back(donate: Donate, place: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     donor = donate()
     donor.end()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
     assert not place.exists()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from descriptors import open_descriptors
 from weightlease.errors import ProtocolError, WeightLeaseError
 from weightlease.names import StorageClass
 from weightlease_node_agent.channel import Channel, Drop, PeerLostError, unread_bytes
@@ -195,12 +196,12 @@ async def test_descriptors_from_a_peer_are_closed() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = Channel(ours)
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         rights = array.array("i", [theirs.fileno()] * 5)
         theirs.sendmsg([b"\0\0\0\2{}"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         with pytest.raises(ProtocolError):
             await channel.receive_frame(idle=5, frame=5, late=Drop.IDLE_TIMEOUT)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_descriptors() == before
 
 
 @pytest.mark.parametrize(

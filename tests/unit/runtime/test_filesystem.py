@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_descriptors
 from weightlease import filesystem
 from weightlease.errors import FailureCode, ManifestError, Stage, WeightLeaseError
 from weightlease.names import StorageClass
@@ -121,10 +122,10 @@ def test_a_path_that_could_leave_its_root_is_refused(tree: Path, path: str) -> N
 @pytest.mark.parametrize("path", ["link", "sub/up/sub/file", "fifo", "sub", "absent"])
 def test_links_and_what_is_no_file_do_not_open(tree: Path, path: str) -> None:
     root = filesystem.open_directory(str(tree))
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(OSError, match=r".+"):
         filesystem.open_beneath(root, path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
     os.close(root)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_descriptors
 from weightlease.errors import FailureCode, WeightLeaseError
 from weightlease.locks import Deadline, FileLock, is_locked
 
@@ -47,10 +48,10 @@ def test_readers_share_and_a_writer_is_alone(path: str) -> None:
 def test_waiting_ends_at_the_deadline_typed_and_retryable(path: str) -> None:
     time = FakeTime()
     with FileLock.acquire(path, exclusive=True, deadline=Deadline(0)):
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         with pytest.raises(WeightLeaseError) as caught:
             FileLock.acquire(path, exclusive=False, deadline=time.deadline(1.0))
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_descriptors() == before
     assert caught.value.failure.code is FailureCode.ACTIVE_BUILD_TIMEOUT
     assert caught.value.failure.retryable
     assert time.now == pytest.approx(101.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from descriptors import open_descriptors
 from sample_producer import SampleProducer, fine_tune
 from weightlease.errors import FailureCode
 from weightlease.lease_record import Holder, HolderKind, LeaseRecord
@@ -115,10 +116,10 @@ def test_a_lease_that_is_removed_while_it_opens_is_not_given_out(
         real(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", removed_first)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(FileNotFoundError):
         store.leases.open_locked(record)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize(

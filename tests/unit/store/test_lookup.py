@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_descriptors
 from sample_producer import ASSETS, PAYLOADS, SampleProducer, fine_tune, sha256
 from store_conformance import flip_last_byte
 from weightlease import filesystem
@@ -312,10 +313,10 @@ def test_a_file_swapped_after_validation_is_not_leased(
 ) -> None:
     with store.open_artifact(key) as artifact:
         replace(root / "artifacts" / key / PAYLOAD, PAYLOADS[PAYLOAD])
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         with pytest.raises(WeightLeaseError):
             artifact.to_lease()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_descriptors() == before
 
 
 def test_an_open_artifact_names_its_files_below_any_mount(store: LocalStore, key: str) -> None:
@@ -354,14 +355,14 @@ def test_a_denied_artifact_is_replaced_once_its_readers_have_gone(
 
 
 def test_descriptors_are_given_back(store: LocalStore, root: Path, key: str) -> None:
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     lease = store.lookup_key(key).lease
     assert lease is not None
     lease.close()
     store.lookup(fine_tune(5))
     flip_last_byte(root / "artifacts" / key / PAYLOAD)
     store.lookup(fine_tune(0), validation=Validation.FULL_CHECKSUM)
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("key", ["", "../../etc", "A" * 64, "0" * 63])
