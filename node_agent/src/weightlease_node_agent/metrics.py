@@ -123,6 +123,9 @@ class Metrics:
         sizes: Tally[str] = Tally()
         for place, size in survey.store_bytes:
             sizes[str(place.storage_class)] += size
+            # A counter that appears at 1 has no rate: a namespace's first lease counts from 0.
+            self.granted.labels(place.namespace)
+            self.ended.labels(place.namespace)
         for root in survey.roots:
             name = str(root.storage_class)
             self.store_bytes.labels(name).set(sizes[name])
