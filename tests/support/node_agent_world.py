@@ -8,9 +8,10 @@ from weightlease.api.weight_node import WantedArtifact
 from weightlease.lease_record import Holder, HolderKind, LeaseRecord
 from weightlease.names import StorageClass
 from weightlease.reports import InventoryState
+from weightlease.unix_socket import Credentials
 from weightlease_node_agent.cluster import ClusterError, TokenVerdict
 from weightlease_node_agent.domains import Place
-from weightlease_node_agent.peers import Credentials, Peer
+from weightlease_node_agent.peers import Peer
 from weightlease_node_agent.survey import Found
 
 CREDENTIALS = Credentials(7, 1000)

@@ -22,10 +22,11 @@ import msgspec
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
 from weightlease.lease_record import HolderKind
 from weightlease.names import TOKEN_AUDIENCE
+from weightlease.unix_socket import Credentials
 from weightlease.wire import MAX_TOKEN_BYTES
 from weightlease_node_agent.cluster import ClusterError, TokenReviewer, TokenVerdict
 from weightlease_node_agent.limits import Quota
-from weightlease_node_agent.peers import BARE_NAMESPACE, Credentials, Peer
+from weightlease_node_agent.peers import BARE_NAMESPACE, Peer
 
 CACHE_SECONDS = 60.0
 _CACHE_ENTRIES = 4096

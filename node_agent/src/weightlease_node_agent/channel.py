@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from weightlease.errors import ProtocolError
+from weightlease.unix_socket import attached_descriptors, descriptors_room
 from weightlease.wire import HEADER, MAX_FDS_PER_FRAME, frame_length
 
-_ANCILLARY = socket.CMSG_SPACE(MAX_FDS_PER_FRAME * array.array("i").itemsize)
+_ANCILLARY = descriptors_room(MAX_FDS_PER_FRAME)
 _FIRST_DRAIN_CHECK_SECONDS = 0.001
 _LAST_DRAIN_CHECK_SECONDS = 0.1
 
@@ -60,10 +61,7 @@ def unread_bytes(connection: socket.socket) -> int:
 
 def refuse_descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> None:
     """Close whatever a peer sent along; peers send no descriptors."""
-    received = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+    received = attached_descriptors(ancillary)
     for descriptor in received:
         os.close(descriptor)
     if received:

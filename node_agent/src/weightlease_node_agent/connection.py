@@ -18,6 +18,7 @@ import structlog
 
 from weightlease.errors import Failure, FailureCode, ProtocolError, Stage, WeightLeaseError
 from weightlease.filesystem import storage_failure
+from weightlease.unix_socket import Credentials
 from weightlease.wire import (
     SUPPORTED_VERSIONS,
     BeginParams,
@@ -36,7 +37,7 @@ from weightlease_node_agent.authorization import denied
 from weightlease_node_agent.channel import Channel, Drop, PeerLostError
 from weightlease_node_agent.inflight import InFlight
 from weightlease_node_agent.limits import Quota, Turns
-from weightlease_node_agent.peers import Credentials, Peer
+from weightlease_node_agent.peers import Peer
 from weightlease_node_agent.publications import Publications
 from weightlease_node_agent.requests import Answer, Answerer
 from weightlease_node_agent.session import out_of_order

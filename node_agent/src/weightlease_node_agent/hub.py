@@ -8,11 +8,11 @@ import socket
 
 import structlog
 
+from weightlease.unix_socket import credentials_of
 from weightlease_node_agent.channel import Drop
 from weightlease_node_agent.connection import Connection, Services
 from weightlease_node_agent.limits import Strangers
 from weightlease_node_agent.metrics import Metrics
-from weightlease_node_agent.peers import credentials_of
 
 log = structlog.get_logger(__name__)
 _END_SECONDS = 5.0

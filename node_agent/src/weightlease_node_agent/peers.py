@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from weightlease.lease_record import Holder, HolderKind
+from weightlease.unix_socket import Credentials
 
 BARE_NAMESPACE = "default"
-_UCRED = struct.Struct("3i")
-
-
-class Credentials(NamedTuple):
-    """What the kernel says of a peer; pid is 0 for a process of another PID namespace."""
-
-    pid: int
-    uid: int
-
-
-def credentials_of(connection: socket.socket) -> Credentials:
-    """SO_PEERCRED of a connected Unix socket."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, _ = _UCRED.unpack(raw)
-    return Credentials(pid, uid)
 
 
 @dataclass(frozen=True)

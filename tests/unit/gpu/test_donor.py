@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from weightlease.gpu.errors import (
     WeightsChangedError,
 )
 from weightlease.gpu.fake import FakeDevice
+from weightlease.unix_socket import Credentials
 
 Donate = Callable[..., RunningDonor]
 
@@ -143,19 +143,10 @@ def test_a_consumer_drops_a_donor_of_another_user_before_it_sends_or_reads(
     donate: Donate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = donate().client()
-    monkeypatch.setattr(channel, "_CREDENTIALS", _Foreign())
+    monkeypatch.setattr(channel, "credentials_of", lambda _: Credentials(1, 12345))
     monkeypatch.setattr(channel, "send_message", lambda *_: pytest.fail("something was sent"))
     with pytest.raises(PeerRefusedError, match="uid 12345"):
         client.attach(Small)
-
-
-class _Foreign:
-    """The kernel's answer about a peer of another user."""
-
-    size = struct.calcsize("3i")
-
-    def unpack(self, raw: bytes) -> tuple[int, int, int]:
-        return 1, 12345, 12345
 
 
 def test_another_users_socket_is_not_even_connected_to(

@@ -14,6 +14,7 @@ import pytest
 
 from node_agent_world import CREDENTIALS, FakeReviewer, claim, verdict
 from weightlease.errors import FailureCode, WeightLeaseError
+from weightlease.unix_socket import Credentials
 from weightlease.wire import MAX_TOKEN_BYTES
 from weightlease_node_agent.auth import (
     Review,
@@ -24,7 +25,6 @@ from weightlease_node_agent.auth import (
 )
 from weightlease_node_agent.cluster import TokenVerdict
 from weightlease_node_agent.limits import Quota
-from weightlease_node_agent.peers import Credentials
 
 
 def jwt(**claims: object) -> str:
@@ -168,7 +168,7 @@ async def test_a_peer_without_a_pid_is_judged_by_its_uid_alone(uid: int, served:
 
 SAYS_WHO = """
 import socket, sys
-from weightlease_node_agent.peers import credentials_of
+from weightlease.unix_socket import credentials_of
 with socket.socket(socket.AF_UNIX) as listener:
     listener.bind(sys.argv[1])
     listener.listen()

@@ -18,6 +18,7 @@ import structlog
 
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
 from weightlease.lease_record import HolderKind
+from weightlease.unix_socket import Credentials
 from weightlease.wire import (
     ListedVolume,
     ListVolumesResult,
@@ -28,7 +29,7 @@ from weightlease.wire import (
 from weightlease_node_agent.domains import Domains, Place
 from weightlease_node_agent.executor import Run
 from weightlease_node_agent.leases import Lease, Leases
-from weightlease_node_agent.peers import Credentials, Peer
+from weightlease_node_agent.peers import Peer
 from weightlease_node_agent.pins import KeyedLocks
 from weightlease_node_agent.volumes.checks import check_publish
 from weightlease_node_agent.volumes.directory import (

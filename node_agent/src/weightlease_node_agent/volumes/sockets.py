@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from weightlease.errors import FailureCode, Stage, WeightLeaseError
 from weightlease.lease_record import HolderKind
-from weightlease_node_agent.peers import Credentials, Peer
+from weightlease.unix_socket import Credentials
+from weightlease_node_agent.peers import Peer
 
 DRIVER_ACCOUNT = "csi-driver"
 

@@ -8,7 +8,6 @@ that was received but not handed over.
 
 from __future__ import annotations
 
-import array
 import errno
 import os
 import select
@@ -24,6 +23,7 @@ import msgspec
 from weightlease import wire
 from weightlease.client.settings import ClientSettings
 from weightlease.errors import Failure, FailureCode, ProtocolError, Stage, WeightLeaseError
+from weightlease.unix_socket import attached_descriptors, credentials_of, descriptors_room
 
 CLIENT_NAME = "weightlease-python"
 # Two, plus everything a publication may declare.
@@ -36,10 +36,8 @@ _SEND_BUFFER_BYTES = 1024 * 1024
 _TRUNCATED = int(socket.MSG_CTRUNC)
 # What poll takes; weeks after which no answer will come.
 _LONGEST_POLL_MS = 2**31 - 1
-_INT_BYTES = array.array("i").itemsize
-_ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_FDS_PER_FRAME * _INT_BYTES)
+_ANCILLARY_BYTES = descriptors_room(wire.MAX_FDS_PER_FRAME)
 _TIMEVAL = struct.Struct("ll")
-_CREDENTIALS = struct.Struct("iII")
 
 ResultT = TypeVar("ResultT", bound=msgspec.Struct)
 
@@ -283,11 +281,7 @@ class Connection:
             return data
 
     def _queue(self, ancillary: Sequence[tuple[int, int, bytes]], flags: int) -> None:
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                found = array.array("i")
-                found.frombytes(data[: len(data) - len(data) % _INT_BYTES])
-                self._fds.extend(found)
+        self._fds.extend(attached_descriptors(ancillary))
         if flags & _TRUNCATED:
             raise ProtocolError(
                 f"descriptors were lost: more than {wire.MAX_FDS_PER_FRAME} came with one frame, "
@@ -364,8 +358,7 @@ def _unreachable(path: str, error: OSError) -> str:
 
 
 def _require_trusted(connected: socket.socket, settings: ClientSettings) -> None:
-    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(raw)
+    uid = credentials_of(connected).uid
     if uid not in settings.trusted_uids:
         allowed = ", ".join(str(one) for one in sorted(settings.trusted_uids))
         raise WeightLeaseError.of(

@@ -24,7 +24,6 @@ import mmap
 import os
 import socket
 import stat
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -35,11 +34,12 @@ from weightlease.errors import Failure, ProtocolError
 from weightlease.gpu.errors import DonorUnavailableError, LayoutError, PeerRefusedError
 from weightlease.gpu.key import WeightCacheKey
 from weightlease.gpu.layout import MAX_LAYOUT_BYTES
+from weightlease.unix_socket import attached_descriptors, credentials_of, descriptors_room
 from weightlease.wire import HEADER, MAX_FRAME_BYTES, frame_length
 
 PROTOCOL_VERSION = 1
 MAX_DESCRIPTORS = 64
-_CREDENTIALS = struct.Struct("3i")
+_ANCILLARY_BYTES = descriptors_room(MAX_DESCRIPTORS)
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 MessageT = TypeVar("MessageT", bound=msgspec.Struct)
@@ -121,11 +121,10 @@ def require_same_user(connection: socket.socket, uid: int) -> int:
         PeerRefusedError: it does not.
 
     """
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, peer, _ = _CREDENTIALS.unpack(raw)
-    if peer != uid:
-        raise PeerRefusedError(f"the peer runs as uid {peer}, not {uid}; both must be one user")
-    return int(pid)
+    peer = credentials_of(connection)
+    if peer.uid != uid:
+        raise PeerRefusedError(f"the peer runs as uid {peer.uid}, not {uid}; both must be one user")
+    return peer.pid
 
 
 def send_message(
@@ -180,16 +179,12 @@ def _require_at_most(most: int, fds: Sequence[int]) -> None:
 
 
 def _receive(connection: socket.socket, nbytes: int, fds: list[int]) -> bytes:
-    room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-    flags = socket.MSG_CMSG_CLOEXEC
     received = bytearray()
     while len(received) < nbytes:
-        data, rights, state, _ = connection.recvmsg(nbytes - len(received), room, flags)
-        for level, kind, raw in rights:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(raw[: len(raw) - len(raw) % numbers.itemsize])
-                fds += numbers
+        data, ancillary, state, _ = connection.recvmsg(
+            nbytes - len(received), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+        )
+        fds += attached_descriptors(ancillary)
         if state & socket.MSG_CTRUNC:
             raise ProtocolError("more descriptors came than a message carries")
         if not data:
