@@ -104,8 +104,8 @@ def _rows(found: Found, spec: Spec) -> Iterator[HeldArtifact]:
     state = HeldState.INVALID if found.denied else HeldState.READY
     # One row for each entry that the artifact answers or was made for before the entry went, so
     # that none hides behind another and a deletion sees its bytes until they are gone.
-    present = {entry.id for entry in spec.entries}
-    gone = [each for each, _ in found.made_for if each not in {*present, UNMANAGED}]
+    present = {UNMANAGED, *(entry.id for entry in spec.entries)}
+    gone = [each for each, _ in found.made_for if each not in present]
     for wanted_id in [*references(found, spec), *gone] or [""]:
         yield HeldArtifact(
             namespace=found.place.namespace,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -38,12 +38,14 @@ from weightlease_node_agent.authorization import (
 )
 from weightlease_node_agent.domains import AgentDomain, Domains, Place
 from weightlease_node_agent.inventory import inspected
-from weightlease_node_agent.leases import Lease, Leases
+from weightlease_node_agent.leases import Grant, Lease, Leases
 from weightlease_node_agent.metrics import Metrics
 from weightlease_node_agent.peers import Peer
 from weightlease_node_agent.removal import Remover
 from weightlease_node_agent.survey import Surveyor
 from weightlease_node_agent.wanted import Wanted, missing
+
+LeaseT = TypeVar("LeaseT")
 
 
 @dataclass
@@ -144,18 +146,11 @@ class Requests:
             raise _invalid(
                 f"validation {params.validation[:40]!r} is unknown; use {' or '.join(Validation)}"
             ) from None
-        grant = None
-        for domain, key in self._candidates(peer, params):
-            try:
-                grant = await self._leases.grant(
-                    domain, key, peer.holder, validation, assets=params.assets
-                )
-                break
-            except WeightLeaseError as error:
-                if error.failure.code is not FailureCode.LOCAL_MISS:
-                    raise
-        if grant is None:
-            raise missing(f"{params.reference or params.key} is not on this node")
+
+        def lease(domain: AgentDomain, key: str) -> Awaitable[Grant]:
+            return self._leases.grant(domain, key, peer.holder, validation, assets=params.assets)
+
+        grant = await self._first_found(peer, params, lease)
         pin, record = grant.pin, grant.lease.record
         result = AcquireResult(
             record.lease_id,
@@ -177,13 +172,26 @@ class Requests:
             WeightLeaseError: as for an acquire.
 
         """
-        for domain, key in self._candidates(peer, AcquireParams(reference)):
+
+        def hold(domain: AgentDomain, key: str) -> Awaitable[Lease]:
+            return self._leases.hold_volume(domain, key, peer.holder, volume)
+
+        return await self._first_found(peer, AcquireParams(reference), hold)
+
+    async def _first_found(
+        self,
+        peer: Peer,
+        params: AcquireParams,
+        lease: Callable[[AgentDomain, str], Awaitable[LeaseT]],
+    ) -> LeaseT:
+        """What `lease` gives for the first candidate that is on this node."""
+        for domain, key in self._candidates(peer, params):
             try:
-                return await self._leases.hold_volume(domain, key, peer.holder, volume)
+                return await lease(domain, key)
             except WeightLeaseError as error:
                 if error.failure.code is not FailureCode.LOCAL_MISS:
                     raise
-        raise missing(f"{reference} is not on this node")
+        raise missing(f"{params.reference or params.key} is not on this node")
 
     def _candidates(self, peer: Peer, params: AcquireParams) -> Iterator[tuple[AgentDomain, str]]:
         """Where an artifact may be, best first."""

@@ -90,7 +90,7 @@ def arena_views(layout: ModelLayout, base: torch.Tensor) -> list[torch.Tensor]:
     typed = {name: base.view(DTYPES[name]) for name in {each.dtype for each in layout.tensors}}
     places = [block.offset for block in layout.blocks]
     # Nothing is to be recorded for a backward pass, which takes as long as making the view.
-    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - torch.library's own way
+    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as custom operators do
         return [
             typed[tensor.dtype].as_strided(
                 tensor.shape,
