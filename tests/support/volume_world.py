@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from agent_process import QUICK, AgentProcess, wait_until
+from agent_process import AgentProcess, wait_until
+from cluster_node import JOB_POD, cluster_environment, entry
 from fake_api_server import FakeApiServer
 from small_artifact import identity
 
-JOB_POD = "warm-minilm-x7k2p"
 ASSETS = {"config.json": b"{}", "tokenizer/vocab.txt": b"a\nb\n"}
-
-
-def entry(**changes: object) -> dict[str, Any]:
-    """What the operator wants on the node."""
-    return {
-        "id": "team-a/minilm:model@",
-        "namespace": "team-a",
-        "name": "minilm",
-        "component": "model",
-        "generation": 1,
-        "storageClass": "disk",
-        "job": "warm-minilm",
-    } | changes
 
 
 def agent_with_volumes(folder: Path, api: FakeApiServer, volumes: Path) -> AgentProcess:
     """An agent that asks `api` and serves volumes below `volumes`; not started yet."""
-    environment = QUICK | {
-        "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
-        "WEIGHTLEASE_NODE_NAME": api.node,
+    environment = cluster_environment(api) | {
         "WEIGHTLEASE_VOLUMES": str(volumes),
     }
     return AgentProcess(folder, environment=environment, uid_mode=False)

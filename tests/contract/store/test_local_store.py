@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from store_conformance import StoreConformance, StoreWorld
-from weightlease.store.local import LocalStore
-
-
-@dataclass
-class LocalWorld:
-    root: Path
-
-    @property
-    def maker(self) -> tuple[str, str]:
-        return "weightlease.store.local:LocalStore", str(self.root)
-
-    def open(self) -> LocalStore:
-        return LocalStore(self.root)
+from store_worlds import LocalWorld
 
 
 @pytest.fixture

@@ -15,12 +15,13 @@ import pytest
 
 import weightlease
 from agent_process import AgentProcess, wait_until
+from cluster_node import entry
 from csi_world import TARGET, VOLUME_ID, publish_request
 from driver_process import DriverProcess, NodeMounts
 from fake_api_server import FakeApiServer
 from raw_peer import RawPeer
 from small_artifact import safetensors_bytes
-from volume_world import ASSETS, agent_with_volumes, entry, publish
+from volume_world import ASSETS, agent_with_volumes, publish
 from weightlease_csi_driver.main import endpoint_of
 from weightlease_csi_driver.protocol import csi_pb2 as csi
 

@@ -1,4 +1,4 @@
-"""A real agent on a bare host, and something to publish."""
+"""A real agent on a bare host, a fake API server for those in a cluster, something to publish."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import QUICK, AgentProcess
+from fake_api_server import FakeApiServer
 from small_artifact import safetensors_bytes
 
 
@@ -15,6 +16,12 @@ from small_artifact import safetensors_bytes
 def agent(tmp_path: Path) -> Iterator[AgentProcess]:
     with AgentProcess(tmp_path, environment=QUICK) as started:
         yield started
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[FakeApiServer]:
+    with FakeApiServer(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

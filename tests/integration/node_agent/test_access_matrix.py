@@ -12,6 +12,7 @@ import pytest
 
 from access_matrix import CELLS, MATRIX, NO, YES, What, Who
 from agent_process import QUICK, AgentProcess, wait_until
+from cluster_node import JOB_POD, cluster_environment
 from fake_api_server import FakeApiServer
 from raw_peer import RawPeer, RefusedError
 from small_artifact import identity
@@ -19,7 +20,6 @@ from weightlease import wire
 from weightlease.api.weight_node import WeightNodeStatus
 
 NAMESPACE = "team-a"
-JOB_POD = "warm-minilm-x7k2p"
 AWAY = {Who.POD_AWAY, Who.JOB_AWAY, Who.NEW_AWAY}
 BARE = {Who.UID_ALLOWED, Who.UID_OTHER}
 OTHER_UID = 65534
@@ -32,10 +32,8 @@ class Node:
         self.api, self.payload = api, payload
         self.agent = AgentProcess(
             folder / "cluster",
-            environment=QUICK
+            environment=cluster_environment(api)
             | {
-                "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
-                "WEIGHTLEASE_NODE_NAME": api.node,
                 "WEIGHTLEASE_INTERVALS__STATUS": "1",
                 "WEIGHTLEASE_UNMANAGED": '{"research": {"quota": "1Mi", "expirySeconds": 3600}}',
             },

@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from agent_process import AgentProcess
 from store_conformance import StoreConformance
-from weightlease.client import AgentStore
-
-
-@dataclass
-class AgentWorld:
-    """One agent; stores opened here are closed with it."""
-
-    agent: AgentProcess
-    opened: list[AgentStore] = field(default_factory=list)
-
-    @property
-    def maker(self) -> tuple[str, str]:
-        return "weightlease.client:AgentStore", str(self.agent.socket)
-
-    @property
-    def root(self) -> Path:
-        return self.agent.domain()
-
-    def open(self) -> AgentStore:
-        store = AgentStore(str(self.agent.socket))
-        self.opened.append(store)
-        return store
+from store_worlds import AgentWorld
 
 
 class TestAgentStore(StoreConformance):
@@ -39,5 +16,4 @@ class TestAgentStore(StoreConformance):
     def world(self, agent: AgentProcess) -> Iterator[AgentWorld]:
         world = AgentWorld(agent)
         yield world
-        for store in world.opened:
-            store.close()
+        world.close()

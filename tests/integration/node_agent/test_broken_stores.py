@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent_process import QUICK, AgentProcess, wait_until
+from agent_process import AgentProcess, wait_until
+from cluster_node import cluster_environment, entry
 from fake_api_server import FakeApiServer
 from raw_peer import RawPeer, RefusedError
 from small_artifact import identity
@@ -18,16 +19,8 @@ from weightlease.errors import Failure
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[FakeApiServer]:
-    with FakeApiServer(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
 def cluster_agent(tmp_path: Path, api: FakeApiServer) -> Iterator[AgentProcess]:
-    environment = QUICK | {
-        "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
-        "WEIGHTLEASE_NODE_NAME": api.node,
+    environment = cluster_environment(api) | {
         "WEIGHTLEASE_INTERVALS__STATUS": "1",
         "WEIGHTLEASE_INTERVALS__HEARTBEAT": "1",
     }
@@ -39,18 +32,6 @@ def refusal(peer: RawPeer) -> Failure:
     with pytest.raises(RefusedError) as refused:
         peer.acquire(identity().key)
     return refused.value.failure
-
-
-def wanted(namespace: str) -> dict[str, Any]:
-    return {
-        "id": f"{namespace}/minilm:model@",
-        "namespace": namespace,
-        "name": "minilm",
-        "component": "model",
-        "generation": 1,
-        "storageClass": "disk",
-        "job": "warm-minilm",
-    }
 
 
 def test_a_lease_that_cannot_be_written_is_refused_and_the_connection_goes_on(
@@ -99,7 +80,7 @@ def test_one_namespaces_broken_store_neither_ends_the_agent_nor_hides_the_others
     cluster_agent: AgentProcess, api: FakeApiServer, payload: bytes
 ) -> None:
     agent, pid = cluster_agent, cluster_agent.pid
-    api.set_spec(wanted("team-a"), wanted("team-b"))
+    api.set_spec(entry(namespace="team-a"), entry(namespace="team-b"))
     wait_until(lambda: agent.get("/readyz")[0] == 200)
     for namespace in ("team-a", "team-b"):
         token = api.add_pod("warm-minilm-x7k2p", namespace=namespace)

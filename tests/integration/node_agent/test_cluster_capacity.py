@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agent_process import QUICK, AgentProcess, wait_until
+from agent_process import AgentProcess, wait_until
+from cluster_node import cluster_environment, entry
 from fake_api_server import FakeApiServer
 from raw_peer import RefusedError
 from small_artifact import identity
@@ -19,29 +19,9 @@ from weightlease.api.weight_node import BlockedArtifact, WeightNodeStatus
 BUDGET = 20_000
 
 
-def entry(name: str, **changes: object) -> dict[str, Any]:
-    return {
-        "id": f"team-a/{name}:model@",
-        "namespace": "team-a",
-        "name": name,
-        "component": "model",
-        "generation": 1,
-        "storageClass": "disk",
-        "job": f"warm-{name}",
-    } | changes
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[FakeApiServer]:
-    with FakeApiServer(tmp_path) as server:
-        yield server
-
-
 @pytest.fixture
 def agent(tmp_path: Path, api: FakeApiServer) -> Iterator[AgentProcess]:
-    environment = QUICK | {
-        "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
-        "WEIGHTLEASE_NODE_NAME": api.node,
+    environment = cluster_environment(api) | {
         "WEIGHTLEASE_INTERVALS__STATUS": "1",
         "WEIGHTLEASE_CAPACITY__DISK__BUDGET": str(BUDGET),
         "WEIGHTLEASE_UNMANAGED": '{"research": {"quota": "10k", "expirySeconds": 3600}}',

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agent_process import QUICK, AgentProcess, wait_until
+from agent_process import AgentProcess, wait_until
+from cluster_node import JOB_POD, cluster_environment, entry
 from fake_api_server import FakeApiServer
 from raw_peer import RawPeer, RefusedError
 from small_artifact import identity
@@ -16,32 +16,10 @@ from weightlease import wire
 from weightlease.api.weight_node import WeightNodeStatus
 from weightlease.errors import Failure
 
-JOB_POD = "warm-minilm-x7k2p"
-
-
-def entry(**changes: object) -> dict[str, Any]:
-    return {
-        "id": "team-a/minilm:model@",
-        "namespace": "team-a",
-        "name": "minilm",
-        "component": "model",
-        "generation": 1,
-        "storageClass": "disk",
-        "job": "warm-minilm",
-    } | changes
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[FakeApiServer]:
-    with FakeApiServer(tmp_path) as server:
-        yield server
-
 
 @pytest.fixture
 def agent(tmp_path: Path, api: FakeApiServer) -> Iterator[AgentProcess]:
-    environment = QUICK | {
-        "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
-        "WEIGHTLEASE_NODE_NAME": api.node,
+    environment = cluster_environment(api) | {
         "WEIGHTLEASE_INTERVALS__STATUS": "1",
     }
     with AgentProcess(tmp_path, environment=environment, uid_mode=False) as started:

@@ -9,11 +9,11 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_process import QUICK, AgentProcess, wait_until
+from cluster_node import cluster_environment, entry
 from fake_api_server import FakeApiServer
 from raw_peer import RawPeer, RefusedError
 from small_artifact import identity
@@ -160,16 +160,8 @@ def test_a_client_of_the_release_before_or_after_is_served(
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[FakeApiServer]:
-    with FakeApiServer(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
 def cluster_pair(tmp_path: Path, api: FakeApiServer) -> Iterator[Pair]:
-    environment = QUICK | {
-        "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
-        "WEIGHTLEASE_NODE_NAME": api.node,
+    environment = cluster_environment(api) | {
         "WEIGHTLEASE_INTERVALS__STATUS": "1",
     }
     made = Pair(tmp_path, environment, uid_mode=False)
@@ -179,18 +171,6 @@ def cluster_pair(tmp_path: Path, api: FakeApiServer) -> Iterator[Pair]:
         with made.new:
             wait_until(lambda: made.new.get("/readyz")[0] == 200)
             yield made
-
-
-def entry(**changes: object) -> dict[str, Any]:
-    return {
-        "id": "team-a/minilm:model@",
-        "namespace": "team-a",
-        "name": "minilm",
-        "component": "model",
-        "generation": 1,
-        "storageClass": "disk",
-        "job": "warm-minilm",
-    } | changes
 
 
 def latest(api: FakeApiServer) -> WeightNodeStatus:
@@ -210,10 +190,7 @@ def test_a_canarys_artifact_made_through_one_agent_is_kept_and_told_by_the_other
 def test_a_pod_that_leases_by_name_all_the_while_notices_no_replacement(
     tmp_path: Path, api: FakeApiServer, payload: bytes
 ) -> None:
-    environment = QUICK | {
-        "WEIGHTLEASE_KUBECONFIG": str(api.kubeconfig),
-        "WEIGHTLEASE_NODE_NAME": api.node,
-    }
+    environment = cluster_environment(api)
     token = tmp_path / "token"
     token.write_text(api.add_pod("server-0"))
     agents = [AgentProcess(tmp_path, environment=environment, uid_mode=False) for _ in range(3)]
@@ -261,7 +238,7 @@ def test_the_leader_alone_writes_the_status_until_it_ends(
 ) -> None:
     old, new = cluster_pair.old, cluster_pair.new
     wait_until(lambda: old.metric(WRITES, outcome="written") > 0)
-    api.set_spec(entry(), entry(id="team-a/x:model@", name="x"))
+    api.set_spec(entry(), entry("x", job="warm-minilm"))
     wait_until(lambda: latest(api).observed_generation == 2)
     assert new.metric(WRITES, outcome="written") == 0
     assert old.stop() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ import pytest
 from agent_process import AgentProcess
 from runtime_conformance import RuntimeConformance
 from sample_producer import fine_tune
-from weightlease.client import AgentStore, connect
+from store_worlds import AgentWorld
+from weightlease.client import connect
 from weightlease.errors import FailureCode
 from weightlease.runtime import (
     HostWeightRuntime,
@@ -21,34 +21,12 @@ from weightlease.runtime import (
 )
 
 
-@dataclass
-class AgentWorld:
-    """One agent; stores opened here are closed with it."""
-
-    agent: AgentProcess
-    opened: list[AgentStore] = field(default_factory=list)
-
-    @property
-    def maker(self) -> tuple[str, str]:
-        return "weightlease.client:AgentStore", str(self.agent.socket)
-
-    @property
-    def root(self) -> Path:
-        return self.agent.domain()
-
-    def open(self) -> AgentStore:
-        store = AgentStore(str(self.agent.socket))
-        self.opened.append(store)
-        return store
-
-
 class TestRuntimeOverAgentStore(RuntimeConformance):
     @pytest.fixture
     def world(self, agent: AgentProcess) -> Iterator[AgentWorld]:
         world = AgentWorld(agent)
         yield world
-        for store in world.opened:
-            store.close()
+        world.close()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ import pytest
 
 import weightlease
 from agent_process import AgentProcess, wait_until
+from cluster_node import JOB_POD, entry
 from fake_api_server import FakeApiServer
 from raw_peer import RawPeer, RefusedError
 from small_artifact import identity
-from volume_world import ASSETS, JOB_POD, agent_with_volumes, entry, publish
+from volume_world import ASSETS, agent_with_volumes, publish
 from weightlease import wire
 from weightlease.errors import Failure, FailureCode, WeightLeaseError
 
@@ -29,12 +30,6 @@ VOLUME = wire.PublishVolumeParams(
     service_account="default",
 )
 WITH_FILES = msgspec.structs.replace(VOLUME, artifact="minilm")
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[FakeApiServer]:
-    with FakeApiServer(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from planning_world import KEY, MANIFEST, OTHER_KEY, World
 from weightlease.api.weight_node import WantedArtifact
@@ -140,8 +141,8 @@ def test_force_delete_releases_at_once_and_still_removes_the_entries() -> None:
     assert world.entries() == {}
 
 
-def test_bytes_that_another_artifact_names_are_left_and_not_waited_for() -> None:
-    world = ready_world()
+def name_also(world: World, **changes: Any) -> WantedArtifact:
+    """Let every node have an entry of another artifact with the same key."""
     other = WantedArtifact(
         id="team/other:model",
         namespace="team",
@@ -150,10 +151,16 @@ def test_bytes_that_another_artifact_names_are_left_and_not_waited_for() -> None
         generation=1,
         storage_class=StorageClass.DISK,
         key=KEY,
-        manifest_sha256=MANIFEST,
+        **changes,
     )
     for name, agent in world.agents.items():
         world.agents[name] = replace(agent, entries=(*agent.entries, other))
+    return other
+
+
+def test_bytes_that_another_artifact_names_are_left_and_not_waited_for() -> None:
+    world = ready_world()
+    other = name_also(world, manifest_sha256=MANIFEST)
     world.delete()
     world.settle()
     world.clean()
@@ -237,18 +244,7 @@ def test_a_new_artifact_of_the_name_takes_retained_bytes_over() -> None:
 
 def test_a_key_that_a_retained_entry_names_outlives_another_artifact() -> None:
     world = ready_world()
-    other = WantedArtifact(
-        id="team/other:model",
-        namespace="team",
-        name="other",
-        component="model",
-        generation=1,
-        storage_class=StorageClass.DISK,
-        key=KEY,
-        retained=True,
-    )
-    for name, agent in world.agents.items():
-        world.agents[name] = replace(agent, entries=(*agent.entries, other))
+    name_also(world, retained=True)
     world.delete()
     world.settle()
     world.clean()
